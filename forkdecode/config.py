@@ -1,0 +1,84 @@
+"""How an engine is set up. Sizes are in bytes unless the name says otherwise."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from forkdecode.errors import invalid
+from forkdecode.types import check_bool, check_float, check_int
+
+Preemption: TypeAlias = Literal["auto", "recompute", "swap"]
+DEFAULT_MODEL = "smollm2-135m-instruct"
+_UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4,
+          "ki": 1024, "mi": 1024**2, "gi": 1024**3, "ti": 1024**4}  # fmt: skip
+
+
+def parse_bytes(field: str, text: str | int) -> int:
+    """'2GiB', '500MB', '1g' or a number of bytes -> bytes. Raises InvalidRequestError."""
+    if isinstance(text, int) and not isinstance(text, bool):
+        check_int(field, text, 0)
+        return text
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", str(text), re.IGNORECASE)
+    if match is None:
+        raise invalid(field, f"{text!r} is not a size", "sizes such as 2GiB, 500MB or 1073741824")
+    return int(float(match[1]) * _UNITS[(match[2] or "").lower()])
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Everything that is fixed when an engine starts.
+
+    kv_memory: size of the block pool ('2GiB'), or a share of the memory now free ('40%').
+    num_blocks: the pool's size in blocks, instead of kv_memory. swap_memory: host memory for
+    preempted groups. watermark: share of the pool that admission leaves free. max_step_tokens: the
+    token budget of a step; max_prefill_tokens bounds the prefill part of a step that also decodes.
+    """
+
+    block_size: int = 16
+    kv_memory: str | int = "25%"
+    num_blocks: int | None = None
+    swap_memory: str | int = "1GiB"
+    max_step_tokens: int = 2048
+    max_prefill_tokens: int = 512
+    max_waiting: int = 100_000
+    watermark: float = 0.01
+    prefix_cache: bool = True
+    preemption: Preemption = "auto"
+    overcommit: bool = False
+    aging_steps: int = 256
+
+    def __post_init__(self) -> None:
+        check_int("block_size", self.block_size, 1, 128)
+        if self.block_size & (self.block_size - 1):
+            raise invalid("block_size", f"{self.block_size} is not a power of two", "1, 2, 4 ... 128")
+        if not str(self.kv_memory).rstrip().endswith("%"):
+            parse_bytes("kv_memory", self.kv_memory)
+        else:
+            self.memory_share()
+        if self.num_blocks is not None:
+            check_int("num_blocks", self.num_blocks, 1, 2**31 - 2)
+        parse_bytes("swap_memory", self.swap_memory)
+        check_int("max_step_tokens", self.max_step_tokens, 1)
+        check_int("max_prefill_tokens", self.max_prefill_tokens, 1)
+        check_int("max_waiting", self.max_waiting, 1)
+        check_float("watermark", self.watermark, 0.0, 0.5)
+        check_bool("prefix_cache", self.prefix_cache)
+        if self.preemption not in ("auto", "recompute", "swap"):
+            raise invalid("preemption", f"{self.preemption!r} is unknown", "'auto', 'recompute', 'swap'")
+        check_bool("overcommit", self.overcommit)
+        check_int("aging_steps", self.aging_steps, 1)
+
+    def memory_share(self) -> float | None:
+        """kv_memory as a share of free memory (0 to 1), or None when it is a size."""
+        text = str(self.kv_memory).strip()
+        if not text.endswith("%"):
+            return None
+        try:
+            share = float(text[:-1])
+        except ValueError:
+            share = -1.0
+        if not 0 < share <= 95:
+            raise invalid("kv_memory", f"{text!r} is not a share", "0% (exclusive) to 95%, or a size")
+        return share / 100

@@ -1,0 +1,46 @@
+"""The exception tree. One tree serves the in-process and the remote API alike."""
+
+from __future__ import annotations
+
+
+class ForkdecodeError(Exception):
+    """Base of every error that forkdecode raises on purpose.
+
+    Attributes:
+        field: name of the option or argument at fault, or None.
+        request_id: the request concerned, or None.
+    """
+
+    def __init__(self, message: str, *, field: str | None = None, request_id: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+        self.request_id = request_id
+
+
+class InvalidRequestError(ForkdecodeError, ValueError):
+    """A request that can never be served as written. Found before it costs a block."""
+
+
+class CapacityError(ForkdecodeError):
+    """A request too big for this machine's block pool, or ended because the pool ran out."""
+
+
+class ModelLoadError(ForkdecodeError):
+    """A model that cannot be had, opened or served; the message says why."""
+
+
+class CancelledError(ForkdecodeError):
+    """The request was cancelled before it finished."""
+
+
+class GroupFailedError(ForkdecodeError):
+    """One sequence group failed (non-finite logits, a broken invariant); no other is affected."""
+
+
+class EngineClosedError(ForkdecodeError):
+    """The engine was closed, or its loop died, before the request finished."""
+
+
+def invalid(field: str, problem: str, allowed: str) -> InvalidRequestError:
+    """The standard wording: the field, what is wrong with it, and what is allowed."""
+    return InvalidRequestError(f"{field}: {problem}; allowed: {allowed}", field=field)

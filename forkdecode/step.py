@@ -1,0 +1,256 @@
+"""The two records that cross between scheduler and model: StepPlan and StepOutput.
+
+Everything here is numpy and frozen. Shapes use the letters R rows, T query tokens, V vocabulary,
+S block_size, N candidates, g generated tokens so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+U64 = NDArray[np.uint64]
+F32 = NDArray[np.float32]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class QuerySegment:
+    """Consecutive query tokens of one row whose logits nobody needs: prefill or recompute.
+
+    The tokens `token_start .. token_start + token_count` of the step stand at positions
+    `position ..` of their sequence; `blocks` [n] is the row's block table from position 0, long
+    enough to cover the last of them.
+    """
+
+    token_start: int
+    token_count: int
+    position: int
+    blocks: I32
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeRows:
+    """The R rows of one sequence group, one query token each, all at the same position.
+
+    trunk [nt]: full blocks that every row shares, read once. tails [R, C]: the rest of each row's
+    table. context_len counts the tokens each row attends to, the one written in this step included.
+    """
+
+    token_start: int
+    trunk: I32
+    tails: I32
+    context_len: int
+
+    @property
+    def rows(self) -> int:
+        return int(self.tails.shape[0])
+
+
+@dataclass(frozen=True, slots=True)
+class BlockMoves:
+    """Pairs of block ids (source[i] -> target[i]), all layers."""
+
+    source: I32
+    target: I32
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    @staticmethod
+    def none() -> BlockMoves:
+        return BlockMoves(np.empty(0, np.int32), np.empty(0, np.int32))
+
+    @staticmethod
+    def concat(moves: Sequence[BlockMoves]) -> BlockMoves:
+        kept = [m for m in moves if len(m)]
+        if not kept:
+            return BlockMoves.none()
+        if len(kept) == 1:
+            return kept[0]
+        return BlockMoves(np.concatenate([m.source for m in kept]), np.concatenate([m.target for m in kept]))
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorSpec:
+    """What a request asks of its logits; constant over its life (see sampling/processors).
+
+    Token sequences are tuples of ids. `allowed_token_ids`, `bias_ids` and `bias_values` are arrays.
+    """
+
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    no_repeat_ngram_size: int = 0
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    allowed_token_ids: I64 | None = None
+    bias_ids: I64 | None = None
+    bias_values: F32 | None = None
+    min_tokens: int = 0
+    suppressed_ids: I64 | None = None
+    """EOS and stop ids: masked while fewer than min_tokens tokens are generated."""
+    forced_prefix: tuple[int, ...] = ()
+    """Generated position i < len(forced_prefix) may only be forced_prefix[i]."""
+
+    @property
+    def reads_history(self) -> bool:
+        """Whether any processor looks at the tokens before the current one."""
+        return bool(
+            self.repetition_penalty != 1.0
+            or self.presence_penalty
+            or self.frequency_penalty
+            or self.no_repeat_ngram_size
+            or any(len(word) > 1 for word in self.bad_words)
+        )
+
+    def active(self, generated: int) -> bool:
+        """Whether any processor changes logits at generated position `generated`."""
+        return bool(
+            self.reads_history
+            or self.bad_words
+            or self.allowed_token_ids is not None
+            or self.bias_ids is not None
+            or (generated < self.min_tokens and self.suppressed_ids is not None)
+            or generated < len(self.forced_prefix)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """Draw one token for each of N children; child i continues the group's logits row source[i].
+
+    temperature 0 is argmax (ties to the lower token id). top_k 0, top_p 1, min_p 0 and typical_p 1
+    are off. The uniform of child i is `lineage.uniform(lineage[i], position)`.
+    """
+
+    source: I32
+    lineage: U64
+    position: int
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    typical_p: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class FinishMask:
+    """Which tokens would complete a stop string: table[state[r], token] for logits row r."""
+
+    table: Bools
+    state: I64
+
+
+@dataclass(frozen=True, slots=True)
+class TopK:
+    """The best `k` continuations over all R rows of the group.
+
+    score = base[r] + processed log-probability, float32; ordered by score, then row, then token;
+    candidates at -inf are never listed. With `finishing`, k is doubled until `live` listed
+    candidates don't finish or no legal candidate is left out.
+    """
+
+    k: int
+    base: F32
+    live: int
+    finishing: FinishMask | None = None
+    finishing_ids: I64 | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionRequest:
+    """What one group wants from its logits rows `logits_start .. logits_start + rows`.
+
+    prompt [P] and generated [R, g] are the history; `generated` is None when no processor reads
+    it. num_logprobs: None for none beyond the chosen tokens', else the top k of every source row.
+    """
+
+    group_id: int
+    logits_start: int
+    rows: int
+    choice: Draw | TopK
+    processors: ProcessorSpec
+    prompt: I64
+    generated: I64 | None
+    num_generated: int
+    num_logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopLogprobs:
+    """The most likely tokens of each source row, [R, k] each, best first, raw and processed."""
+
+    raw_ids: I64
+    raw: F32
+    processed_ids: I64
+    processed: F32
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionResult:
+    """N candidates: for Draw one per child in order, for TopK the best first.
+
+    rows [N]: the group's logits row each continues. logprobs [N]: raw log_softmax of the logits.
+    selection_logprobs [N]: after processors (Draw: of the distribution drawn from; TopK: processed
+    log_softmax, not renormalised). scores [N]: base + selection_logprob for TopK, else zeros.
+    error: why this group failed, in which case the arrays are empty.
+    """
+
+    group_id: int
+    rows: I32
+    tokens: I64
+    logprobs: F32
+    selection_logprobs: F32
+    scores: F32
+    top: TopLogprobs | None = None
+    error: str | None = None
+
+    @staticmethod
+    def failed(group_id: int, error: str) -> SelectionResult:
+        none = np.empty(0, np.float32)
+        return SelectionResult(
+            group_id, np.empty(0, np.int32), np.empty(0, np.int64), none, none, none, None, error
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One step's work. Executed in this order: swap_out, swap_in, zero_blocks, copies; then in
+    each layer first every K/V write, then attention; then logits of `logits_index`, selections.
+
+    token_ids, positions, slots [T]: per query token; slot = block * S + offset. Segments and
+    decode rows together cover all T tokens exactly once.
+    """
+
+    step: int
+    token_ids: I64
+    positions: I64
+    slots: I64
+    segments: tuple[QuerySegment, ...]
+    decodes: tuple[DecodeRows, ...]
+    logits_index: I64
+    selections: tuple[SelectionRequest, ...]
+    copies: BlockMoves = field(default_factory=BlockMoves.none)
+    swap_out: BlockMoves = field(default_factory=BlockMoves.none)
+    """source: device block, target: host slot."""
+    swap_in: BlockMoves = field(default_factory=BlockMoves.none)
+    """source: host slot, target: device block."""
+    zero_blocks: I32 = field(default_factory=lambda: np.empty(0, np.int32))
+    """Blocks whose last owner failed: cleared, so that no NaN outlives its group."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """What the model answered, in the order of the plan's selections."""
+
+    step: int
+    results: tuple[SelectionResult, ...]
+    timings: dict[str, float] = field(default_factory=dict)
+    """Seconds by part of the step, for profiles."""
+    debug: dict[str, Any] = field(default_factory=dict)
