@@ -1,0 +1,1 @@
+"""The model side of a step: loading, KV cache, attention hook, runner."""
