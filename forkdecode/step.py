@@ -221,7 +221,7 @@ class SelectionResult:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One step's work. Executed in this order: swap_out, swap_in, zero_blocks, copies; then in
+    """One step's work. Executed in this order: swap_out, zero_blocks, swap_in, copies; then in
     each layer first every K/V write, then attention; then logits of `logits_index`, selections.
 
     token_ids, positions, slots [T]: per query token; slot = block * S + offset. Segments and
