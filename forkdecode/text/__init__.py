@@ -1,0 +1,1 @@
+"""Text: token bytes, stop strings, incremental detokenisation."""
