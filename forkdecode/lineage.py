@@ -48,6 +48,15 @@ def child(parent: ArrayLike, index: ArrayLike) -> NDArray[np.uint64]:
     return np.asarray(philox(parent, index, 0xF1)[..., 0], np.uint64)
 
 
+def descend(start: ArrayLike, path: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """[n] The lineage that n paths of forks [n, g] lead to from `start`: a beam row's is
+    descend(root, the tokens it generated)."""
+    lineage = np.broadcast_to(np.asarray(start, np.uint64), path.shape[:1]).copy()
+    for column in path.T:
+        lineage = child(lineage, column)
+    return lineage
+
+
 def uniform(lineage: ArrayLike, position: ArrayLike) -> NDArray[np.float64]:
     """One uniform in [0, 1) with 53 random bits for each (lineage, position)."""
     word = philox(lineage, position, 0xF2)[..., 0]

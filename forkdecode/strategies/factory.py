@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from forkdecode.step import I64
+from forkdecode.strategies.beam import BeamPolicy
+from forkdecode.strategies.best_of import BestOfPolicy
 from forkdecode.strategies.policy import Policy
-from forkdecode.types import Options, Strategy
+from forkdecode.strategies.sample import SamplePolicy
+from forkdecode.types import Beam, BestOf, Options, Strategy
 
 
 def make_policy(strategy: Strategy, options: Options, stop_ids: I64) -> Policy:
     """A fresh policy for one request. stop_ids: the EOS and stop token ids that end a candidate."""
-    raise NotImplementedError
+    if isinstance(strategy, Beam):
+        return BeamPolicy(strategy, options.max_tokens, stop_ids)
+    if isinstance(strategy, BestOf):
+        return BestOfPolicy(strategy)
+    return SamplePolicy(strategy)
