@@ -1,0 +1,93 @@
+"""The best continuations of each group of rows: log-softmax, running score and top-k in one operation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from forkdecode_kernels.reference import logsumexp as reference_sums
+from forkdecode_kernels.reference import topk as reference
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroups:
+    """G groups of consecutive rows: group i is rows start[i] .. start[i] + count[i], and wants k[i]."""
+
+    start: NDArray[np.int64]
+    count: NDArray[np.int64]
+    k: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+@dataclass(frozen=True, slots=True)
+class Continuations:
+    """One group's best, ordered by score, then row, then token. rows count from the group's first row.
+
+    valid: no row has NaN or +inf; the arrays are empty otherwise.
+    """
+
+    rows: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+    scores: NDArray[np.float32]
+    logprobs: NDArray[np.float32]
+    valid: bool
+
+
+def beam_topk(
+    logits: torch.Tensor,
+    groups: RowGroups,
+    base: NDArray[np.float32],
+    *,
+    normalized: bool = False,
+    threads: int = 1,
+) -> list[Continuations]:
+    """The k best continuations of every group.
+
+    logits [M, V], any float type; base [sum of count] float32, the running scores, group by group.
+    score = float32(base + logprob), logprob = float32(logit - logsumexp(row)), or the logit itself when
+    `normalized`. -inf is never listed, so a group may get fewer than k. Exact, and a group's answer
+    depends on its own rows alone, bit for bit, whatever `threads` is.
+    """
+    _check(logits, groups, base)
+    ends = np.cumsum(groups.count)
+    return [
+        _reference_group(logits[start : start + count], base[end - count : end], int(k), normalized)
+        for start, count, k, end in zip(groups.start, groups.count, groups.k, ends, strict=True)
+    ]
+
+
+def _check(logits: torch.Tensor, groups: RowGroups, base: NDArray[np.float32]) -> None:
+    if logits.dim() != 2 or logits.shape[1] == 0:
+        raise ValueError(f"logits must be [M, V], not {tuple(logits.shape)}")
+    if base.shape != (int(groups.count.sum()),) or base.dtype != np.float32:
+        raise ValueError(f"base must be float32 [{int(groups.count.sum())}], not {base.dtype} {base.shape}")
+    if len(groups) == 0:
+        return
+    if (
+        groups.count.min() < 1
+        or groups.start.min() < 0
+        or (groups.start + groups.count).max() > logits.shape[0]
+    ):
+        raise ValueError(f"groups reach outside the {logits.shape[0]} rows of logits")
+    if groups.k.min() < 1:
+        raise ValueError("k must be 1 or more")
+
+
+def _reference_group(
+    logits: torch.Tensor, base: NDArray[np.float32], k: int, normalized: bool
+) -> Continuations:
+    lse, valid = reference_sums.row_logsumexp(logits)
+    if not bool(valid.all()):
+        none = np.empty(0, np.float32)
+        return Continuations(np.empty(0, np.int64), np.empty(0, np.int64), none, none, False)
+    if normalized:
+        lse = torch.zeros_like(lse)
+    bases = torch.from_numpy(base).to(logits.device)
+    best = reference.group_topk(logits.float(), bases, lse, k)
+    rows, tokens, scores, logprobs = (t.cpu().numpy() for t in best)
+    return Continuations(rows, tokens, scores, logprobs, True)
