@@ -1,0 +1,1 @@
+"""The step loop, and the thread it runs in."""

@@ -1,0 +1,143 @@
+"""What a step's answer does to a group: its strategy decides, its rows and blocks follow."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from forkdecode.errors import GroupFailedError
+from forkdecode.kv.prefix_cache import PrefixCache
+from forkdecode.scheduler.events import BeamStep, CandidateEnded, GroupEvent, GroupStarted, TokensAppended
+from forkdecode.scheduler.group import SequenceGroup
+from forkdecode.scheduler.outcome import top_of_rows
+from forkdecode.step import I64, SelectionResult
+from forkdecode.strategies.hypotheses import EOS, LENGTH, LIVE, REASONS, STOP, U8, HypothesisBatch
+from forkdecode.strategies.policy import Decision, StopHits
+
+MAX_CACHED_ROWS = 64
+"""Finishing rows of one group and step whose generated blocks enter the prefix cache."""
+
+
+def stop_hits(group: SequenceGroup, result: SelectionResult) -> tuple[StopHits, I64]:
+    """Why each of the N candidates ends here, if it does, and its stop automaton's next state."""
+    request, tokens = group.request, result.tokens
+    generated = group.rows.generated + 1
+    states = np.zeros(len(tokens), np.int64)
+    reason: U8 = np.full(len(tokens), LIVE, np.uint8)
+    if generated >= request.options.max_tokens:
+        reason[:] = LENGTH
+    if request.automaton is not None:
+        states, hit = request.automaton.advance(group.stop_state[result.rows], tokens)
+        if generated >= request.options.min_tokens:
+            reason[hit] = STOP
+    if len(request.stop_ids):
+        reason[np.isin(tokens, request.stop_ids)] = STOP
+    if len(request.eos_ids):
+        reason[np.isin(tokens, request.eos_ids)] = EOS
+    return StopHits(reason), states
+
+
+def commit_selection(
+    group: SequenceGroup, result: SelectionResult, cache: PrefixCache | None, now: float
+) -> tuple[list[GroupEvent], bool]:
+    """Advances `group` by one token. Returns its events, and whether it is done.
+
+    Raises GroupFailedError when the selection failed.
+    """
+    if result.error is not None:
+        raise GroupFailedError(result.error, request_id=group.request_id)
+    table = group.table
+    assert table is not None, "a group that decodes has a table"
+    if group.costs.first_token is None:
+        group.costs.first_token = now
+    if cache is not None:
+        _cache_prompt(group, cache)
+    hits, states = stop_hits(group, result)
+    decision = group.policy.decide(result, group.rows, hits)
+    if cache is not None and len(decision.finished):
+        _cache_finished(group, decision.finished, cache)
+    next_states = states[decision.picks]
+    finishing = group.finishing(next_states, group.rows.generated + 1)
+    rows = decision.next_rows(group.rows, finishing)
+    group.history.append(
+        decision.parents,
+        decision.tokens,
+        result.logprobs[decision.picks],
+        result.selection_logprobs[decision.picks],
+        result.top,
+    )
+    group.costs.generated_tokens += len(decision.picks) + len(decision.finished)
+    events = _step_events(group, result, decision) if group.request.stream else []
+    table.advance(decision.parents)
+    group.move(rows, decision.parents, decision.tokens, next_states)
+    if group.request.stream:
+        events += _beam_events(group)
+    return events, decision.done
+
+
+def started(group: SequenceGroup) -> list[GroupEvent]:
+    """The event of a group's first step, once."""
+    if group.announced or not group.request.stream:
+        return []
+    group.announced = True
+    return [GroupStarted(group.request_id, group.costs.cached_tokens)]
+
+
+def _cache_prompt(group: SequenceGroup, cache: PrefixCache) -> None:
+    if group.prompt_cached or group.table is None:
+        return
+    group.prompt_cached = True
+    prompt = group.request.prompt
+    cache.insert(prompt, group.table.row_blocks(0), group.request.options.cache_salt)
+
+
+def _cache_finished(group: SequenceGroup, finished: HypothesisBatch, cache: PrefixCache) -> None:
+    """Registers the full blocks of rows that end here: a dialogue may go on from them."""
+    assert group.table is not None
+    rows = np.unique(finished.row[:MAX_CACHED_ROWS]).astype(np.int32)
+    generated = group.history.tokens(group.rows.generated, rows)
+    salt = group.request.options.cache_salt
+    for row, tokens in zip(rows, generated, strict=True):
+        path = np.concatenate([group.request.prompt, tokens])
+        cache.insert(path, group.table.row_blocks(int(row)), salt)
+
+
+def _step_events(group: SequenceGroup, result: SelectionResult, decision: Decision) -> list[GroupEvent]:
+    """Tokens of a sampling group, those of the candidates that end here included."""
+    if not group.policy.streams_candidates:
+        return []
+    finished = decision.finished
+    picks = np.concatenate([decision.picks, finished.pick])
+    candidates = np.concatenate([decision.candidate, finished.candidate])
+    order = np.argsort(candidates, kind="stable")
+    picks, candidates = picks[order], candidates[order]
+    top = None
+    if result.top is not None:
+        by_row = top_of_rows(result.top)
+        top = tuple(by_row[r] for r in result.rows[picks])
+    request_id = group.request_id
+    events: list[GroupEvent] = [
+        TokensAppended(
+            request_id,
+            candidates.astype(np.int32),
+            result.tokens[picks],
+            result.logprobs[picks],
+            result.selection_logprobs[picks],
+            top,
+        )
+    ]
+    for i in range(len(finished)):
+        reason = REASONS[int(finished.reason[i])]
+        assert reason is not None
+        events.append(
+            CandidateEnded(request_id, int(finished.candidate[i]), reason, float(finished.cumulative[i]))
+        )
+    return events
+
+
+def _beam_events(group: SequenceGroup) -> list[GroupEvent]:
+    if group.policy.streams_candidates or not group.num_rows:
+        return []
+    scores = group.policy.live_score(group.rows)
+    best = int(np.argmax(scores))
+    tokens = group.history.tokens(group.rows.generated, np.array([best], np.int32))[0]
+    return [BeamStep(group.request_id, tokens, float(scores[best]), len(group.policy.hypotheses))]

@@ -1,0 +1,205 @@
+"""The state of one sequence group: its rows, its history, where its KV lies, what it has cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from forkdecode.kv.block_table import BlockTable
+from forkdecode.kv.table_image import TableImage
+from forkdecode.scheduler.request import DecodeRequest
+from forkdecode.step import I32, I64, FinishMask, SelectionRequest
+from forkdecode.strategies.history import History
+from forkdecode.strategies.policy import GroupRows, Policy
+from forkdecode.types import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Tokens start..end of one row whose KV is still to be computed."""
+
+    row: int
+    start: int
+    end: int
+
+    @property
+    def length(self) -> int:
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """A preempted group: the shape of its table and, when swapped out, its host slots and the
+    spans that were still to be computed."""
+
+    image: TableImage
+    host_slots: I32 | None
+    pending: tuple[Span, ...]
+
+
+@dataclass(slots=True)
+class Costs:
+    """What becomes the request's Usage. Times in seconds of the scheduler's clock."""
+
+    submitted: float
+    admitted: float | None = None
+    first_token: float | None = None
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    peak_unshared: int = 0
+    peak_unique: int = 0
+    unshared_steps: int = 0
+    unique_steps: int = 0
+    copies: int = 0
+    preemptions: int = 0
+    recomputed_tokens: int = 0
+    swapped_blocks: int = 0
+    steps: int = 0
+
+    def count_blocks(self, table: BlockTable) -> None:
+        """Adds one step's blocks, as they stand while it runs."""
+        unshared, unique = table.num_unshared, table.num_unique
+        self.peak_unshared = max(self.peak_unshared, unshared)
+        self.peak_unique = max(self.peak_unique, unique)
+        self.unshared_steps += unshared
+        self.unique_steps += unique
+        self.steps += 1
+
+    def usage(self, prompt_tokens: int, generated: int, now: float) -> Usage:
+        """generated: length of the longest candidate, for the time per token."""
+        admitted = now if self.admitted is None else self.admitted
+        first = now if self.first_token is None else self.first_token
+        return Usage(
+            prompt_tokens=prompt_tokens,
+            cached_tokens=self.cached_tokens,
+            generated_tokens=self.generated_tokens,
+            peak_unshared_blocks=self.peak_unshared,
+            peak_unique_blocks=self.peak_unique,
+            unshared_block_steps=self.unshared_steps,
+            unique_block_steps=self.unique_steps,
+            copies=self.copies,
+            preemptions=self.preemptions,
+            recomputed_tokens=self.recomputed_tokens,
+            swapped_blocks=self.swapped_blocks,
+            steps=self.steps,
+            queue_time=admitted - self.submitted,
+            time_to_first_token=first - self.submitted,
+            time_per_token=(now - first) / max(1, generated - 1),
+            total_time=now - self.submitted,
+        )
+
+
+def wasted_slots(table: BlockTable) -> int:
+    """Slots of the table's unique blocks that hold no token: the ends of its last blocks."""
+    empty = -table.length % table.pool.block_size
+    if not empty or not table.rows:
+        return 0
+    last = table.tails[:, -1]
+    return empty * int(np.count_nonzero(table.pool.occurrences.first(last)))
+
+
+class SequenceGroup:
+    """One request while it lives. Only the scheduler's parts change it.
+
+    Of its R rows of n tokens each, KV at rest covers the first n - 1; `last_token` [R] is what the
+    next decode step computes. table is None while the group waits; `parked` says how to resume.
+    """
+
+    def __init__(self, number: int, request: DecodeRequest, policy: Policy, now: float) -> None:
+        self.number = number
+        self.request = request
+        self.policy = policy
+        self.priority = request.options.priority
+        self.waiting_since = 0
+        self.last_step = -1
+        self.table: BlockTable | None = None
+        self.pending: list[Span] = []
+        self.parked: Parked | None = None
+        self.prompt_cached = False
+        self.announced = False
+        self.rows = GroupRows.prompt(request.prompt_len, request.seed)
+        self.last_token: I64 = request.prompt[-1:].astype(np.int64)
+        self.stop_state: I64 = np.zeros(1, np.int64)
+        self.rows = replace(self.rows, finishing=self.finishing(self.stop_state, 0))
+        self.history = History()
+        self.costs = Costs(now)
+        self._generated: I64 | None = None
+        if request.processors.reads_history:
+            self._generated = np.zeros((1, request.options.max_tokens), np.int64)
+        self._replayed: tuple[int, I64] | None = None
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Sort key: who runs first and is preempted last."""
+        return (-self.priority, self.number)
+
+    @property
+    def request_id(self) -> str:
+        return self.request.request_id
+
+    @property
+    def num_rows(self) -> int:
+        return self.rows.num_rows
+
+    @property
+    def length(self) -> int:
+        """Tokens of each row, the one not computed yet included."""
+        return self.rows.position
+
+    @property
+    def next_rows_bound(self) -> int:
+        """The most blocks that the step after the current one can need."""
+        return self.policy.max_rows if self._may_fork else self.num_rows
+
+    @property
+    def _may_fork(self) -> bool:
+        return self.rows.generated == 0 or not self.policy.streams_candidates
+
+    def tokens_of(self, span: Span) -> I64:
+        """The token ids of a span of a row, prompt and generated."""
+        prompt = self.request.prompt
+        if span.end <= len(prompt):
+            return prompt[span.start : span.end]
+        if self._replayed is None or self._replayed[0] != self.rows.generated:
+            everyone = np.arange(self.num_rows, dtype=np.int32)
+            self._replayed = (self.rows.generated, self.history.tokens(self.rows.generated, everyone))
+        row = np.concatenate([prompt, self._replayed[1][span.row]])
+        return row[span.start : span.end]
+
+    def selection_request(self, logits_start: int) -> SelectionRequest:
+        """What to select from the logits rows logits_start .. + R of the step being planned."""
+        generated = self.rows.generated
+        history = None if self._generated is None else self._generated[:, :generated]
+        return SelectionRequest(
+            group_id=self.number,
+            logits_start=logits_start,
+            rows=self.num_rows,
+            choice=self.policy.choose(self.rows),
+            processors=self.request.processors,
+            prompt=self.request.prompt,
+            generated=history,
+            num_generated=generated,
+            num_logprobs=self.request.options.logprobs,
+        )
+
+    def move(self, rows: GroupRows, parents: I32, tokens: I64, stop_state: I64) -> None:
+        """The next rows: row i continues `parents[i]` with `tokens[i]`."""
+        if self._generated is not None:
+            at = self.rows.generated
+            moved = np.empty((len(parents), self._generated.shape[1]), np.int64)
+            moved[:, :at] = self._generated[parents, :at]
+            moved[:, at] = tokens
+            self._generated = moved
+        self.rows = rows
+        self.last_token = tokens
+        self.stop_state = stop_state
+
+    def finishing(self, stop_state: I64, generated: int) -> FinishMask | None:
+        """The tokens that would end rows in `stop_state` by a stop string, if one may now."""
+        automaton = self.request.automaton
+        if automaton is None or self.policy.streams_candidates:
+            return None
+        if generated + 1 < self.request.options.min_tokens:
+            return None
+        return automaton.finish_table(stop_state)

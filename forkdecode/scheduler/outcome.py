@@ -1,0 +1,86 @@
+"""From a group's hypotheses to the records its caller gets."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from forkdecode.scheduler.events import CandidateRecord, TopPairs
+from forkdecode.scheduler.group import SequenceGroup
+from forkdecode.step import F32, I64, TopLogprobs
+from forkdecode.strategies.history import TokenPath
+from forkdecode.strategies.hypotheses import CANCELLED, REASONS, HypothesisBatch
+from forkdecode.types import TokenLogprob
+
+
+def top_pairs(ids: I64, values: F32) -> TopPairs:
+    """[k] ids and log-probabilities as pairs; what is masked (-inf) is left out."""
+    return tuple((int(i), float(v)) for i, v in zip(ids, values, strict=True) if v > -np.inf)
+
+
+def token_logprobs(path: TokenPath) -> tuple[TokenLogprob, ...]:
+    """One record a token of the path."""
+    tops: list[tuple[TopPairs, TopPairs]] = [((), ())] * len(path.tokens)
+    if path.top is not None:
+        tops = top_of_rows(path.top)
+    return tuple(
+        TokenLogprob(int(t), float(raw), float(processed), *top)
+        for t, raw, processed, top in zip(
+            path.tokens, path.logprobs, path.selection_logprobs, tops, strict=True
+        )
+    )
+
+
+def top_of_rows(top: TopLogprobs) -> list[tuple[TopPairs, TopPairs]]:
+    """The raw and processed pairs of each of the [R, k] rows."""
+    return [
+        (top_pairs(top.raw_ids[r], top.raw[r]), top_pairs(top.processed_ids[r], top.processed[r]))
+        for r in range(len(top.raw_ids))
+    ]
+
+
+def records(group: SequenceGroup, batch: HypothesisBatch) -> tuple[CandidateRecord, ...]:
+    """The candidates of `batch`, in its order."""
+    wants_logprobs = group.request.options.logprobs is not None
+    named = group.policy.streams_candidates
+    found = []
+    for rank, path in enumerate(group.history.paths(batch)):
+        reason = REASONS[int(batch.reason[rank])]
+        assert reason is not None, "a live row is no hypothesis"
+        found.append(
+            CandidateRecord(
+                index=int(batch.candidate[rank]) if named else rank,
+                token_ids=tuple(path.tokens.tolist()),
+                finish_reason=reason,
+                cumulative_logprob=float(batch.cumulative[rank]),
+                selection_logprob=float(batch.selection[rank]),
+                score=float(batch.score[rank]),
+                logprobs=token_logprobs(path) if wants_logprobs else None,
+            )
+        )
+    return tuple(found)
+
+
+def partial_records(group: SequenceGroup) -> tuple[CandidateRecord, ...]:
+    """What a group that ends early has: its finished hypotheses, then its live rows, best first,
+    as cancelled."""
+    finished = records(group, group.policy.hypotheses.best())
+    rows, step = group.rows, group.rows.generated
+    if not step:
+        return finished
+    scores = group.policy.live_score(rows)
+    order = np.argsort(-scores, kind="stable").astype(np.int32)
+    tokens = group.history.tokens(step, order)
+    named = group.policy.streams_candidates
+    live = tuple(
+        CandidateRecord(
+            index=int(rows.candidate[r]) if named else len(finished) + i,
+            token_ids=tuple(tokens[i].tolist()),
+            finish_reason=REASONS[CANCELLED] or "cancelled",
+            cumulative_logprob=float(rows.cumulative[r]),
+            selection_logprob=float(rows.selection[r]),
+            score=float(scores[r]),
+            logprobs=None,
+        )
+        for i, r in enumerate(order)
+    )
+    return finished + live

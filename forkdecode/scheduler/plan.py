@@ -1,0 +1,102 @@
+"""Assembles one StepPlan from what the scheduler decided, group by group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from forkdecode.kv.block_table import BlockTable
+from forkdecode.scheduler.group import SequenceGroup, Span
+from forkdecode.step import (
+    I32,
+    I64,
+    BlockMoves,
+    DecodeRows,
+    QuerySegment,
+    SelectionRequest,
+    StepPlan,
+)
+
+
+@dataclass(slots=True)
+class PlanBuilder:
+    """Decode rows come first in the step's tokens, segments after them."""
+
+    step: int
+    block_size: int
+    groups: list[SequenceGroup] = field(default_factory=list)
+    """Groups whose rows decode in this step, in the order of their selections."""
+    touched: list[SequenceGroup] = field(default_factory=list)
+    """Groups that compute anything in this step."""
+    copies: list[BlockMoves] = field(default_factory=list)
+    swap_out: list[BlockMoves] = field(default_factory=list)
+    swap_in: list[BlockMoves] = field(default_factory=list)
+    zero_blocks: list[I32] = field(default_factory=list)
+    _decodes: list[DecodeRows] = field(default_factory=list)
+    _selections: list[SelectionRequest] = field(default_factory=list)
+    _segments: list[tuple[BlockTable, Span]] = field(default_factory=list)
+    _ids: list[I64] = field(default_factory=list)
+    _positions: list[I64] = field(default_factory=list)
+    _slots: list[I64] = field(default_factory=list)
+    _segment_ids: list[I64] = field(default_factory=list)
+    rows: int = 0
+    segment_tokens: int = 0
+
+    @property
+    def tokens(self) -> int:
+        return self.rows + self.segment_tokens
+
+    def decode(self, group: SequenceGroup, table: BlockTable, slots: I64, copies: BlockMoves) -> None:
+        """All rows of `group` compute their last token, into `slots` [R, 1]."""
+        rows = len(slots)
+        self.copies.append(copies)
+        self._decodes.append(DecodeRows(self.rows, table.trunk, table.tails, table.length))
+        self._selections.append(group.selection_request(self.rows))
+        self._ids.append(group.last_token)
+        self._positions.append(np.full(rows, table.length - 1, np.int64))
+        self._slots.append(slots[:, 0])
+        self.groups.append(group)
+        self._touch(group)
+        self.rows += rows
+
+    def segment(self, group: SequenceGroup, table: BlockTable, span: Span) -> None:
+        """One row of `group` computes the tokens of `span`; its blocks are in the table already."""
+        self._segments.append((table, span))
+        self._segment_ids.append(group.tokens_of(span))
+        self._touch(group)
+        self.segment_tokens += span.length
+
+    def _touch(self, group: SequenceGroup) -> None:
+        if not self.touched or self.touched[-1] is not group:
+            self.touched.append(group)
+
+    def build(self) -> StepPlan | None:
+        """The plan, or None when there is nothing to compute."""
+        if not self.tokens:
+            return None
+        segments, offset = [], self.rows
+        for table, span in self._segments:
+            blocks = table.row_blocks(span.row)[: -(-span.end // self.block_size)]
+            segments.append(QuerySegment(offset, span.length, span.start, blocks))
+            positions = np.arange(span.start, span.end, dtype=np.int64)
+            in_block = positions % self.block_size
+            self._positions.append(positions)
+            self._slots.append(
+                blocks[positions // self.block_size].astype(np.int64) * self.block_size + in_block
+            )
+            offset += span.length
+        return StepPlan(
+            step=self.step,
+            token_ids=np.concatenate(self._ids + self._segment_ids),
+            positions=np.concatenate(self._positions),
+            slots=np.concatenate(self._slots),
+            segments=tuple(segments),
+            decodes=tuple(self._decodes),
+            logits_index=np.arange(self.rows, dtype=np.int64),
+            selections=tuple(self._selections),
+            copies=BlockMoves.concat(self.copies),
+            swap_out=BlockMoves.concat(self.swap_out),
+            swap_in=BlockMoves.concat(self.swap_in),
+            zero_blocks=np.concatenate([np.empty(0, np.int32), *self.zero_blocks]),
+        )

@@ -1,0 +1,348 @@
+"""Continuous batching: which groups compute what in the next step, and what becomes of the answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from forkdecode.config import EngineConfig
+from forkdecode.errors import CapacityError, ForkdecodeError, GroupFailedError, invalid
+from forkdecode.errors import CancelledError as Cancelled
+from forkdecode.kv.block_pool import BlockPool, OutOfBlocksError
+from forkdecode.kv.prefix_cache import PrefixCache
+from forkdecode.kv.swap import HostPool
+from forkdecode.scheduler.admission import Admission
+from forkdecode.scheduler.commit import commit_selection, started
+from forkdecode.scheduler.events import GroupEvent, GroupFailed, GroupFinished
+from forkdecode.scheduler.group import SequenceGroup, Span, wasted_slots
+from forkdecode.scheduler.outcome import partial_records, records
+from forkdecode.scheduler.plan import PlanBuilder
+from forkdecode.scheduler.preemption import PreemptionCost, Preemptor
+from forkdecode.scheduler.queue import WaitingQueue
+from forkdecode.scheduler.request import DecodeRequest, check_capacity
+from forkdecode.scheduler.stats import Counters, EngineStats
+from forkdecode.step import I32, StepOutput, StepPlan
+from forkdecode.strategies.factory import make_policy
+
+
+class Scheduler:
+    """Owns every group from `add` to its last event. Not thread-safe.
+
+    Call schedule(), execute the plan, then commit(output), or abort(error) if it failed.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        num_blocks: int,
+        num_host_slots: int,
+        cost: PreemptionCost,
+        cache_root: bytes,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config = config
+        self.pool = BlockPool(num_blocks, config.block_size)
+        self.cache = PrefixCache(self.pool, cache_root) if config.prefix_cache else None
+        self.host = HostPool(num_host_slots)
+        self._preemptor = Preemptor(config.preemption, cost, self.pool, self.host, self.cache)
+        self._admission = Admission(self.pool, self.cache, self._preemptor, config.watermark)
+        self._clock = clock
+        self._waiting = WaitingQueue(config.aging_steps)
+        self._running: list[SequenceGroup] = []
+        self._groups: dict[str, SequenceGroup] = {}
+        self._builder: PlanBuilder | None = None
+        self._zero: list[I32] = []
+        self._failures: list[GroupEvent] = []
+        self._number = 0
+        self._step = 0
+        self._counters = Counters()
+
+    # -- requests ---------------------------------------------------------------------------------
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._running or len(self._waiting) or self._failures)
+
+    def add(self, request: DecodeRequest) -> None:
+        """Queues a request. Raises CapacityError (too big, or the queue is full) and
+        InvalidRequestError (an id in use); nothing is kept then."""
+        if request.request_id in self._groups:
+            raise invalid("request_id", f"{request.request_id!r} is in use", "an id of no running request")
+        if len(self._waiting) >= self._config.max_waiting:
+            raise CapacityError(
+                f"{len(self._waiting)} requests are waiting, which is the limit",
+                request_id=request.request_id,
+            )
+        ends = np.concatenate([request.eos_ids, request.stop_ids])
+        policy = make_policy(request.strategy, request.options, ends)
+        check_capacity(
+            request,
+            policy.max_rows,
+            self.pool.num_blocks,
+            self.pool.block_size,
+            overcommit=self._config.overcommit,
+        )
+        self._number += 1
+        group = SequenceGroup(self._number, request, policy, self._clock())
+        self._groups[request.request_id] = group
+        self._waiting.push(group, self._step)
+
+    def cancel(self, request_id: str) -> list[GroupEvent]:
+        """Ends a request between two steps and frees all it holds; unknown ids are ignored."""
+        group = self._groups.get(request_id)
+        if group is None:
+            return []
+        return [self._fail(group, Cancelled("the request was cancelled", request_id=request_id))]
+
+    # -- schedule ---------------------------------------------------------------------------------
+
+    def schedule(self) -> StepPlan | None:
+        """The next step's plan, or None when nothing can run."""
+        self._step += 1
+        self.pool.begin_step()
+        self._waiting.age(self._step)
+        self._running.sort(key=lambda g: g.rank)
+        builder = PlanBuilder(self._step, self.pool.block_size)
+        builder.zero_blocks, self._zero = self._zero, []
+        self._builder = builder
+        preempted = self._counters.preemptions
+        self._decode_ready(builder)
+        if self._counters.preemptions == preempted:
+            self._admit(builder)
+        self._prefill(builder)
+        if not builder.tokens:
+            self._unblock()
+        return builder.build()
+
+    def _decode_ready(self, builder: PlanBuilder) -> None:
+        """Rows of groups whose KV is complete. Those left out of a step that was full go first."""
+        ready = [g for g in self._running if not g.pending]
+        for group in sorted(ready, key=lambda g: (g.last_step, g.rank)):
+            if builder.tokens >= self._config.max_step_tokens:
+                return
+            if group.table is not None:
+                self._decode(group, builder)
+
+    def _decode(self, group: SequenceGroup, builder: PlanBuilder) -> bool:
+        """Plans one token of every row. Makes room by preempting lower-ranked groups that this step
+        doesn't run; a group that is not the first and finds none is preempted itself."""
+        table = group.table
+        assert table is not None
+        while table.blocks_needed(1) > self.pool.num_available:
+            victim = self._victim(group, builder)
+            if victim is None:
+                return False
+            self._park(victim, builder)
+            if victim is group:
+                return False
+        extension = table.extend(1)
+        group.costs.copies += len(extension.copies)
+        self._counters.copies += len(extension.copies)
+        group.last_step = self._step
+        builder.decode(group, table, extension.slots, extension.copies)
+        return True
+
+    def _victim(self, group: SequenceGroup, builder: PlanBuilder) -> SequenceGroup | None:
+        """The lowest-ranked group that runs after `group` and not in this step, else `group` itself
+        unless it is the first in rank (the first is never preempted, so that work always ends)."""
+        for other in reversed(self._running):
+            if other is group:
+                break
+            if other.last_step != self._step and other.table is not None:
+                return other
+        # While others run in this step, waiting for one of them to finish costs less.
+        return None if group is self._running[0] or builder.tokens else group
+
+    def _park(self, group: SequenceGroup, builder: PlanBuilder) -> None:
+        self._counters.swapped_blocks += self._preemptor.park(group, builder)
+        self._counters.preemptions += 1
+        self._running.remove(group)
+        self._waiting.push(group, self._step)
+
+    def _admit(self, builder: PlanBuilder) -> None:
+        """Lets waiting groups in, in order, while there are blocks and tokens of the budget left."""
+        budget = self._prefill_budget(builder) - sum(s.length for g in self._running for s in g.pending)
+        while budget > 0:
+            group = self._waiting.head()
+            if group is None or not self._admission.admit(group, self._running, builder):
+                return
+            self._waiting.pop()
+            self._running.append(group)
+            if group.costs.admitted is None:
+                group.costs.admitted = self._clock()
+                self._counters.cached_prompt_tokens += group.costs.cached_tokens
+            else:
+                self._counters.recomputed_tokens += sum(s.length for s in group.pending)
+            budget -= sum(s.length for s in group.pending) + group.num_rows
+
+    def _prefill_budget(self, builder: PlanBuilder) -> int:
+        """Tokens that this step may prefill: running streams wait for at most max_prefill_tokens."""
+        left = self._config.max_step_tokens - builder.tokens
+        return min(left, self._config.max_prefill_tokens) if builder.rows else left
+
+    def _prefill(self, builder: PlanBuilder) -> None:
+        """Spans still to be computed, first in rank first. A group whose last span fits decodes in
+        the same step: in each layer all keys and values are written before attention reads."""
+        budget = self._prefill_budget(builder)
+        for group in sorted(self._running, key=lambda g: g.rank):
+            if budget <= 0:
+                return
+            if group.last_step == self._step or group.table is None:
+                continue
+            while group.pending and budget > 0:
+                budget -= self._compute_span(group, budget, builder)
+            if not group.pending and self._decode(group, builder):
+                budget -= group.num_rows
+
+    def _compute_span(self, group: SequenceGroup, budget: int, builder: PlanBuilder) -> int:
+        assert group.table is not None
+        span = group.pending[0]
+        part = Span(span.row, span.start, min(span.end, span.start + budget))
+        if part.end == span.end:
+            group.pending.pop(0)
+        else:
+            group.pending[0] = Span(span.row, part.end, span.end)
+        builder.segment(group, group.table, part)
+        self._counters.prefill_tokens += part.length
+        return part.length
+
+    def _unblock(self) -> None:
+        """Nothing could run. Under overcommit the first group has outgrown the pool: it ends."""
+        if not self._running:
+            return
+        group = self._running[0]
+        needed = 0 if group.table is None else group.table.blocks_needed(1)
+        error = CapacityError(
+            f"the pool ran out: {needed} more blocks needed, {self.pool.num_available} of "
+            f"{self.pool.num_blocks} available",
+            request_id=group.request_id,
+        )
+        self._failures.append(self._fail(group, error))
+
+    # -- commit -----------------------------------------------------------------------------------
+
+    def commit(self, output: StepOutput) -> list[GroupEvent]:
+        """Carries out what the step's results mean; what happened, in order."""
+        builder, now = self._end_step(), self._clock()
+        events = self.drain_failures()
+        for group in builder.touched:
+            events += started(group)
+            self._count(group)
+        for group, result in zip(builder.groups, output.results, strict=True):
+            try:
+                found, done = commit_selection(group, result, self.cache, now)
+                events += found
+                if done:
+                    events.append(self._finish(group))
+            except ForkdecodeError as error:
+                error.request_id = group.request_id
+                events.append(self._fail(group, error))
+            except Exception as error:
+                failure = GroupFailedError(
+                    f"internal error: {type(error).__name__}: {error}", request_id=group.request_id
+                )
+                failure.__cause__ = error
+                events.append(self._fail(group, failure))
+        return events
+
+    def abort(self, error: ForkdecodeError) -> list[GroupEvent]:
+        """The step failed as a whole: its groups end with `error`, all others go on."""
+        builder = self._end_step()
+        events = self.drain_failures()
+        for group in builder.touched:
+            if group.request_id in self._groups:
+                events.append(self._fail(group, error))
+        return events
+
+    def drain_failures(self) -> list[GroupEvent]:
+        """Events of groups that ended while a step was being planned."""
+        events, self._failures = self._failures, []
+        return events
+
+    def _end_step(self) -> PlanBuilder:
+        builder = self._builder
+        if builder is None:
+            raise RuntimeError("commit and abort need a schedule before them")
+        self._builder = None
+        self._preemptor.step_done()
+        self._counters.steps += 1
+        return builder
+
+    def _count(self, group: SequenceGroup) -> None:
+        table, counters = group.table, self._counters
+        if table is None:
+            return
+        group.costs.count_blocks(table)
+        counters.unique_block_steps += table.num_unique
+        counters.unshared_block_steps += table.num_unshared
+        counters.wasted_slot_steps += wasted_slots(table)
+
+    def _finish(self, group: SequenceGroup) -> GroupEvent:
+        found = records(group, group.policy.results())
+        self._release(group)
+        self._counters.finished_groups += 1
+        self._counters.generated_tokens += group.costs.generated_tokens
+        longest = max((len(c.token_ids) for c in found), default=0)
+        usage = group.costs.usage(group.request.prompt_len, longest, self._clock())
+        return GroupFinished(group.request_id, found, usage)
+
+    def _fail(self, group: SequenceGroup, error: ForkdecodeError) -> GroupEvent:
+        found = partial_records(group) if isinstance(error, (CapacityError, Cancelled)) else ()
+        table = group.table
+        held = np.empty(0, np.int32) if table is None else np.unique(table.references())
+        self._release(group)
+        # Its blocks may hold NaN, and a masked slot still takes part in a sum as 0 * NaN.
+        self._zero.append(held[self.pool.ref_count[held] == 0])
+        self._counters.failed_groups += 1
+        self._counters.generated_tokens += group.costs.generated_tokens
+        usage = group.costs.usage(group.request.prompt_len, group.rows.generated, self._clock())
+        return GroupFailed(group.request_id, error, found, usage)
+
+    def _release(self, group: SequenceGroup) -> None:
+        if group.table is not None:
+            group.table.release()
+            group.table = None
+        self._preemptor.drop(group)
+        if group in self._running:
+            self._running.remove(group)
+        else:
+            self._waiting.remove(group)
+        del self._groups[group.request_id]
+
+    # -- looking in -------------------------------------------------------------------------------
+
+    def stats(self) -> EngineStats:
+        """A snapshot; call it between steps."""
+        count, c = self.pool.ref_count, self._counters
+        cached = self.pool.num_evictable
+        return EngineStats(
+            steps=c.steps,
+            running_groups=len(self._running),
+            waiting_groups=len(self._waiting),
+            running_rows=sum(g.num_rows for g in self._running),
+            total_blocks=self.pool.num_blocks,
+            free_blocks=self.pool.num_free,
+            used_blocks=self.pool.num_blocks - self.pool.num_available,
+            shared_blocks=int(np.count_nonzero(count > 1)),
+            cached_blocks=cached,
+            unique_block_steps=c.unique_block_steps,
+            unshared_block_steps=c.unshared_block_steps,
+            wasted_slot_steps=c.wasted_slot_steps,
+            block_size=self.pool.block_size,
+            copies=c.copies,
+            preemptions=c.preemptions,
+            swapped_blocks=c.swapped_blocks,
+            recomputed_tokens=c.recomputed_tokens,
+            prefill_tokens=c.prefill_tokens,
+            cached_prompt_tokens=c.cached_prompt_tokens,
+            generated_tokens=c.generated_tokens,
+            finished_groups=c.finished_groups,
+            failed_groups=c.failed_groups,
+        )
+
+    def check(self) -> None:
+        """Verifies every block count against its holders. Raises BlockAccountingError."""
+        tables = [g.table for g in self._running if g.table is not None]
+        self.pool.check([*tables, *([] if self.cache is None else [self.cache])])
