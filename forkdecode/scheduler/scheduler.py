@@ -8,9 +8,9 @@ from collections.abc import Callable
 import numpy as np
 
 from forkdecode.config import EngineConfig
-from forkdecode.errors import CapacityError, ForkdecodeError, GroupFailedError, invalid
 from forkdecode.errors import CancelledError as Cancelled
-from forkdecode.kv.block_pool import BlockPool, OutOfBlocksError
+from forkdecode.errors import CapacityError, ForkdecodeError, GroupFailedError, invalid
+from forkdecode.kv.block_pool import BlockPool
 from forkdecode.kv.prefix_cache import PrefixCache
 from forkdecode.kv.swap import HostPool
 from forkdecode.scheduler.admission import Admission

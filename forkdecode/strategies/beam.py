@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from forkdecode.errors import GroupFailedError
 from forkdecode.step import F32, I64, SelectionResult, TopK
 from forkdecode.strategies.hypotheses import F64, LIVE, U8, Hypotheses, HypothesisBatch
 from forkdecode.strategies.policy import Decision, GroupRows, StopHits
@@ -33,8 +34,6 @@ class BeamPolicy:
         self._stop_ids = stop_ids if len(stop_ids) else None
         self._k = max(2, 1 + len(stop_ids)) * beam.width
         self._numbers = np.arange(beam.width, dtype=np.int32)
-        # Width 1 is greedy search: the first end is the end.
-        self._stop_when_full = beam.early_stopping is True or beam.width == 1
         self.max_rows = beam.width
         self.hypotheses = Hypotheses(beam.pool_size)
 
@@ -52,7 +51,12 @@ class BeamPolicy:
         )
 
     def decide(self, result: SelectionResult, rows: GroupRows, stop: StopHits) -> Decision:
-        """The next W rows and the hypotheses that entered the pool."""
+        """The next W rows and the hypotheses that entered the pool.
+
+        Raises GroupFailedError when nothing is legal any more and nothing has finished.
+        """
+        if not len(result.tokens) and not len(self.hypotheses):
+            raise GroupFailedError(f"no legal token at generated token {rows.generated}")
         ends = stop.reason != LIVE
         picks = np.flatnonzero(~ends)[: self._beam.width]
         ended = np.flatnonzero(ends[: self._beam.width])
@@ -105,7 +109,7 @@ class BeamPolicy:
         """Whether no live row can still matter, by the rule of `early_stopping`."""
         if not self.hypotheses.full:
             return False
-        if self._stop_when_full:
+        if self._beam.early_stopping is True:
             return True
         penalty = self._beam.length_penalty
         if self._beam.early_stopping == "never" and penalty > 0.0:

@@ -7,11 +7,14 @@ from forkdecode.strategies.beam import BeamPolicy
 from forkdecode.strategies.best_of import BestOfPolicy
 from forkdecode.strategies.policy import Policy
 from forkdecode.strategies.sample import SamplePolicy
+from forkdecode.strategies.single_beam import SingleBeamPolicy
 from forkdecode.types import Beam, BestOf, Options, Strategy
 
 
 def make_policy(strategy: Strategy, options: Options, stop_ids: I64) -> Policy:
     """A fresh policy for one request. stop_ids: the EOS and stop token ids that end a candidate."""
+    if isinstance(strategy, Beam) and strategy.width == strategy.pool_size == 1:
+        return SingleBeamPolicy(strategy)
     if isinstance(strategy, Beam):
         return BeamPolicy(strategy, options.max_tokens, stop_ids)
     if isinstance(strategy, BestOf):
