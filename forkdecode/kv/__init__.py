@@ -1,0 +1,24 @@
+"""KV blocks: the pool, block tables, the prefix cache, host slots for swap. Block ids only, no data."""
+
+from forkdecode.kv.block_pool import BlockAccountingError, BlockPool, Holder, OutOfBlocksError
+from forkdecode.kv.block_table import BlockTable, Extension
+from forkdecode.kv.forest import Sharing, sharing
+from forkdecode.kv.held_row import HeldRow
+from forkdecode.kv.prefix_cache import PrefixCache
+from forkdecode.kv.swap import HostPool
+from forkdecode.kv.table_image import TableImage
+
+__all__ = [
+    "BlockAccountingError",
+    "BlockPool",
+    "BlockTable",
+    "Extension",
+    "HeldRow",
+    "Holder",
+    "HostPool",
+    "OutOfBlocksError",
+    "PrefixCache",
+    "Sharing",
+    "TableImage",
+    "sharing",
+]
