@@ -55,6 +55,7 @@ class Scheduler:
         self._builder: PlanBuilder | None = None
         self._zero: list[I32] = []
         self._failures: list[GroupEvent] = []
+        self._to_park: set[str] = set()
         self._number = 0
         self._step = 0
         self._counters = Counters()
@@ -96,6 +97,10 @@ class Scheduler:
             return []
         return [self._fail(group, Cancelled("the request was cancelled", request_id=request_id))]
 
+    def preempt(self, request_id: str) -> None:
+        """Takes a running request out of the pool at the next step; it comes back when it fits."""
+        self._to_park.add(request_id)
+
     # -- schedule ---------------------------------------------------------------------------------
 
     def schedule(self) -> StepPlan | None:
@@ -108,6 +113,9 @@ class Scheduler:
         builder.zero_blocks, self._zero = self._zero, []
         self._builder = builder
         preempted = self._counters.preemptions
+        for group in [g for g in self._running if g.request_id in self._to_park]:
+            self._park(group, builder)
+        self._to_park.clear()
         self._decode_ready(builder)
         if self._counters.preemptions == preempted:
             self._admit(builder)

@@ -1,0 +1,177 @@
+"""From what a caller writes to a DecodeRequest: token ids only, every mistake named."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from forkdecode.errors import InvalidRequestError, invalid
+from forkdecode.model.info import ModelInfo
+from forkdecode.model.tokenizer import encode_plain, encode_prompt
+from forkdecode.scheduler.request import DecodeRequest
+from forkdecode.step import I64, ProcessorSpec
+from forkdecode.text.stop import StopAutomaton
+from forkdecode.text.token_bytes import TokenBytes, token_bytes
+from forkdecode.types import MAX_SEED, Beam, BestOf, Greedy, Options, Prompt, Sample, Strategy
+
+_MAX_AUTOMATA = 64
+
+
+class Resolver:
+    """Checks requests against one model. Safe to call from several threads."""
+
+    def __init__(self, tokenizer: Any | None, info: ModelInfo) -> None:
+        self._tokenizer = tokenizer
+        self._info = info
+        self._bytes: TokenBytes | None = None
+        self._automata: dict[tuple[str, ...], StopAutomaton] = {}
+
+    def resolve(
+        self,
+        prompt: Prompt,
+        strategy: Strategy,
+        options: Options,
+        *,
+        request_id: str,
+        chat: bool = False,
+        stream: bool = False,
+    ) -> DecodeRequest:
+        """Raises InvalidRequestError naming the field at fault."""
+        try:
+            return self._resolve(prompt, strategy, options, request_id, chat, stream)
+        except InvalidRequestError as error:
+            error.request_id = request_id
+            raise
+
+    def _resolve(
+        self, prompt: Prompt, strategy: Strategy, options: Options, request_id: str, chat: bool, stream: bool
+    ) -> DecodeRequest:
+        if not isinstance(strategy, (Greedy, Sample, BestOf, Beam)):
+            raise invalid("strategy", f"{strategy!r} is not a strategy", "Greedy, Sample, BestOf or Beam")
+        if not isinstance(options, Options):
+            raise invalid("options", f"{options!r} is not an Options object", "forkdecode.Options")
+        ids = self._prompt(prompt, chat)
+        self._check_length(ids, options)
+        stop_ids = self._ids("stop_token_ids", options.stop_token_ids)
+        eos_ids = np.array(() if options.ignore_eos else self._info.eos_ids, np.int64)
+        return DecodeRequest(
+            request_id=request_id,
+            prompt=ids,
+            strategy=strategy,
+            options=options,
+            seed=_seed(strategy),
+            processors=self._processors(options, np.union1d(eos_ids, stop_ids).astype(np.int64)),
+            eos_ids=eos_ids,
+            stop_ids=np.setdiff1d(stop_ids, eos_ids).astype(np.int64),
+            automaton=self._automaton(options.stop),
+            stream=stream,
+        )
+
+    def _prompt(self, prompt: Prompt, chat: bool) -> I64:
+        is_text = isinstance(prompt, str) or (
+            isinstance(prompt, Sequence) and len(prompt) > 0 and isinstance(prompt[0], dict)
+        )
+        if self._tokenizer is None and (is_text or chat):
+            raise invalid("prompt", "this model has no tokenizer", "token ids")
+        ids = encode_prompt(self._tokenizer, prompt, vocab_size=self._info.vocab_size, chat=chat)  # type: ignore[arg-type]
+        return np.array(ids, np.int64)
+
+    def _check_length(self, ids: I64, options: Options) -> None:
+        limit = self._info.max_positions
+        if len(ids) >= limit:
+            raise invalid("prompt", f"has {len(ids)} tokens", f"at most {limit - 1} with this model")
+        if len(ids) + options.max_tokens > limit:
+            raise invalid(
+                "max_tokens",
+                f"{options.max_tokens} on a prompt of {len(ids)} tokens exceeds the model's {limit} positions",
+                f"1 to {limit - len(ids)} for this prompt",
+            )
+
+    def _ids(self, field: str, ids: Sequence[int]) -> I64:
+        size = self._info.vocab_size
+        for token in ids:
+            if not 0 <= token < size:
+                raise invalid(field, f"{token} is not a token id", f"integers from 0 to {size - 1}")
+        return np.array(sorted(set(ids)), np.int64)
+
+    def _processors(self, options: Options, ends: I64) -> ProcessorSpec:
+        allowed = options.allowed_token_ids
+        allowed_ids = None if allowed is None else self._ids("allowed_token_ids", allowed)
+        bias_ids = self._ids("logit_bias", tuple(options.logit_bias))
+        spec = ProcessorSpec(
+            repetition_penalty=options.repetition_penalty,
+            presence_penalty=options.presence_penalty,
+            frequency_penalty=options.frequency_penalty,
+            no_repeat_ngram_size=options.no_repeat_ngram_size,
+            bad_words=self._bad_words(options.bad_words),
+            allowed_token_ids=allowed_ids,
+            bias_ids=bias_ids if len(bias_ids) else None,
+            bias_values=np.array([options.logit_bias[int(i)] for i in bias_ids], np.float32)
+            if len(bias_ids)
+            else None,
+            min_tokens=options.min_tokens,
+            suppressed_ids=ends if len(ends) and options.min_tokens else None,
+            forced_prefix=self._forced_prefix(options),
+        )
+        self._check_forced(spec)
+        return spec
+
+    def _plain(self, field: str, text: str) -> tuple[int, ...]:
+        if self._tokenizer is None:
+            raise invalid(field, "this model has no tokenizer", "token ids")
+        return encode_plain(self._tokenizer, field, text)
+
+    def _bad_words(self, words: Sequence[str | tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+        """A text is banned as it stands and behind a space: tokenizers write the two differently."""
+        found: dict[tuple[int, ...], None] = {}
+        for word in words:
+            if isinstance(word, str):
+                for text in (word, " " + word.lstrip(" ")):
+                    if ids := self._plain("bad_words", text):
+                        found[ids] = None
+            else:
+                self._ids("bad_words", word)
+                found[word] = None
+        return tuple(found)
+
+    def _forced_prefix(self, options: Options) -> tuple[int, ...]:
+        prefix = options.forced_prefix
+        ids = self._plain("forced_prefix", prefix) if isinstance(prefix, str) and prefix else prefix
+        ids = () if isinstance(ids, str) else ids
+        self._ids("forced_prefix", ids)
+        if len(ids) > options.max_tokens:
+            raise invalid(
+                "forced_prefix", f"has {len(ids)} tokens", f"at most max_tokens={options.max_tokens}"
+            )
+        return ids
+
+    def _check_forced(self, spec: ProcessorSpec) -> None:
+        banned = {word[0] for word in spec.bad_words if len(word) == 1}
+        for token in spec.forced_prefix:
+            if spec.allowed_token_ids is not None and token not in spec.allowed_token_ids:
+                raise invalid("forced_prefix", f"token {token} is not in allowed_token_ids", "allowed tokens")
+            if token in banned:
+                raise invalid("forced_prefix", f"token {token} is one of bad_words", "tokens not banned")
+
+    def _automaton(self, stop: tuple[str, ...]) -> StopAutomaton | None:
+        if not stop:
+            return None
+        if self._tokenizer is None:
+            raise invalid("stop", "this model has no tokenizer", "stop_token_ids")
+        if self._bytes is None:
+            self._bytes = token_bytes(self._tokenizer, self._info.vocab_size)
+        automaton = self._automata.get(stop)
+        if automaton is None:
+            if len(self._automata) >= _MAX_AUTOMATA:
+                self._automata.clear()
+            automaton = StopAutomaton([text.encode() for text in stop], self._bytes)
+            self._automata[stop] = automaton
+        return automaton
+
+
+def _seed(strategy: Strategy) -> int:
+    chosen = strategy.seed if isinstance(strategy, (Sample, BestOf)) else 0
+    return int.from_bytes(os.urandom(8), "little") & MAX_SEED if chosen is None else chosen
