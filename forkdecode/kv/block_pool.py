@@ -11,7 +11,7 @@ from forkdecode.errors import CapacityError, ForkdecodeError
 from forkdecode.kv.free_list import FreeList
 from forkdecode.kv.idle_queue import IdleQueue
 from forkdecode.kv.occurrences import Occurrences
-from forkdecode.step import I32
+from forkdecode.step import I32, I64
 
 _NO_BLOCKS: I32 = np.empty(0, np.int32)
 
@@ -57,7 +57,7 @@ class BlockPool:
         self._forget: Callable[[I32], None] | None = None
         self._read_by_copies = np.zeros(num_blocks, np.bool_)
         self._protected = 0
-        self._set_aside: list[I32] = []
+        self._set_aside: list[I64] = []
 
     @property
     def num_free(self) -> int:
@@ -91,17 +91,17 @@ class BlockPool:
 
         Raises BlockAccountingError when one of them is free.
         """
-        blocks = blocks.ravel()
-        if not len(blocks):
+        index = blocks.astype(np.int64).ravel()
+        if not len(index):
             return
-        before = self.ref_count[blocks]
+        before = self.ref_count.take(index)
         if before.min() < 1:
             raise BlockAccountingError("a free block cannot be retained")
-        np.add.at(self.ref_count, blocks, _times(blocks, times))
+        np.add.at(self.ref_count, index, _times(index, times))
         if len(self._idle):
-            busy = blocks[(before == 1) & self.cached[blocks]]
+            busy = index[(before == 1) & self.cached[index]]
             if len(busy):
-                self._idle.discard(busy[self.occurrences.first(busy)])
+                self._idle.discard(busy[self.occurrences.one_each(busy)])
 
     def release(self, blocks: I32, times: I32 | None = None) -> None:
         """One holder less for each entry of `blocks` (any shape; repeats count each), or `times`.
@@ -110,34 +110,37 @@ class BlockPool:
         sequence's last blocks before its first. Raises BlockAccountingError on more releases than
         holders, having changed nothing.
         """
-        blocks = blocks.ravel()
-        if not len(blocks):
+        index = blocks.astype(np.int64).ravel()
+        if not len(index):
             return
-        times = _times(blocks, times)
-        np.subtract.at(self.ref_count, blocks, times)
-        left = self.ref_count[blocks]
-        few = left <= 1
-        if not few.any():
+        times = _times(index, times)
+        np.subtract.at(self.ref_count, index, times)
+        left = self.ref_count.take(index)
+        few = (left <= 1).nonzero()[0]
+        if not len(few):
             return
+        low, left = index.take(few), left.take(few)
         if left.min() < 0:
-            np.add.at(self.ref_count, blocks, times)
+            np.add.at(self.ref_count, index, times)
             raise BlockAccountingError("a block has fewer holders than releases")
-        low = blocks[few]
         if self._protected:
             aside = self._read_by_copies[low]
             self._set_aside.append(low[aside])
-            low = low[~aside]
-        self._settle(low)
+            low, left = low[~aside], left[~aside]
+        self._settle(low, left)
 
-    def _settle(self, blocks: I32) -> None:
-        """Of these blocks, free those that nobody holds; those that only the cache holds are idle."""
-        counts = self.ref_count[blocks]
-        freed = blocks[counts == 0]
+    def _settle(self, blocks: I64, counts: I32) -> None:
+        """Of these blocks, free those that nobody holds; those that only the cache holds are idle.
+
+        Of repeats the last counts: a prefix shared by several released rows goes after all of them.
+        """
+        freed = blocks.take((counts == 0).nonzero()[0])
         if len(freed):
-            self._free.push(freed[self.occurrences.first(freed)])
-        idle = blocks[self.cached[blocks] & (counts == 1)]
-        if len(idle):
-            self._idle.append(idle[self.occurrences.first(idle)])
+            self._free.push(freed[self.occurrences.one_each(freed)])
+        if len(freed) < len(blocks):
+            idle = blocks.take((self.cached.take(blocks) & (counts == 1)).nonzero()[0])
+            if len(idle):
+                self._idle.append(idle[self.occurrences.one_each(idle)])
 
     def protect(self, blocks: I32) -> None:
         """These are sources of this step's copies: should they lose their last holder, they are not
@@ -152,9 +155,9 @@ class BlockPool:
         if self._protected:
             self._read_by_copies[:] = False
             self._protected = 0
-            blocks = np.concatenate([_NO_BLOCKS, *self._set_aside])
+            blocks = np.concatenate([np.empty(0, np.int64), *self._set_aside])
             self._set_aside.clear()
-            self._settle(blocks)
+            self._settle(blocks, self.ref_count[blocks])
 
     # -- the prefix cache's side ------------------------------------------------------------------
 
@@ -190,7 +193,7 @@ class BlockPool:
         counts = np.bincount(np.concatenate([_NO_BLOCKS, *held]), minlength=self.num_blocks)
         _same("ref_count", self.ref_count, counts)
         aside = np.zeros(self.num_blocks, np.bool_)
-        aside[np.concatenate([_NO_BLOCKS, *self._set_aside])] = True
+        aside[np.concatenate([np.empty(0, np.int64), *self._set_aside])] = True
         free = np.bincount(self._free.ids(), minlength=self.num_blocks)
         _same("free", free, (counts == 0) & ~aside)
         idle = np.bincount(self._idle.ids(), minlength=self.num_blocks)
@@ -199,7 +202,7 @@ class BlockPool:
             raise BlockAccountingError(f"num_evictable is {len(self._idle)}, should be {idle.sum()}")
 
 
-def _times(blocks: I32, times: I32 | None) -> I32:
+def _times(blocks: I64, times: I32 | None) -> I32:
     # ufunc.at is 20 times faster with an array than with a scalar.
     return np.ones(len(blocks), np.int32) if times is None else times
 

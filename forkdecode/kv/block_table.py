@@ -7,13 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from forkdecode.kv.block_pool import BlockPool
-from forkdecode.kv.copy_on_write import copying_rows, protect_sources
+from forkdecode.kv.copy_on_write import NO_COPIES, CopyOnWrite, copy_on_write
 from forkdecode.kv.held_row import HeldRow
 from forkdecode.kv.table_image import TableImage
 from forkdecode.step import I32, I64, BlockMoves
 
 _NO_BLOCKS: I32 = np.empty(0, np.int32)
-_NO_ROWS: I64 = np.empty(0, np.int64)
 _NO_MOVES = BlockMoves.none()
 
 
@@ -103,8 +102,10 @@ class BlockTable:
         """How many different blocks the rows hold together."""
         if self._num_unique is None:
             entries = self.tails.ravel()
-            first = self.pool.occurrences.first(entries) if self.rows > 1 else entries >= 0
-            self._num_unique = self._num_trunk + int(np.count_nonzero(first))
+            distinct = len(entries)
+            if self.rows > 1:
+                distinct = int(np.count_nonzero(self.pool.occurrences.one_each(entries)))
+            self._num_unique = self._num_trunk + distinct
         return self._num_unique
 
     @property
@@ -124,7 +125,7 @@ class BlockTable:
 
     def blocks_needed(self, n: int) -> int:
         """How many blocks `extend(n)` would allocate now, copies included."""
-        return self.rows * self._new_columns(n) + len(self._copying_rows(n))
+        return self.rows * self._new_columns(n) + len(self._copy_on_write(n))
 
     def extend(self, n: int) -> Extension:
         """n new slots for every row; a shared partial block is copied first (copy-on-write).
@@ -133,13 +134,13 @@ class BlockTable:
         m - 1 when c = m. Raises OutOfBlocksError, having changed nothing.
         """
         self._promote_single_row()
-        copying, columns, rows = self._copying_rows(n), self._new_columns(n), self.rows
-        num_copies = len(copying)
+        cow, columns, rows = self._copy_on_write(n), self._new_columns(n), self.rows
+        num_copies = len(cow)
         copies = _NO_MOVES
         if num_copies or (columns and rows):
             new = self.pool.allocate(num_copies + rows * columns)
             if num_copies:
-                copies = self._copy_last(copying, new[:num_copies])
+                copies = self._copy(cow, new[:num_copies])
             if columns:
                 self.tails = np.concatenate([self.tails, new[num_copies:].reshape(rows, columns)], axis=1)
             self._num_unique = None
@@ -152,25 +153,25 @@ class BlockTable:
     def _new_columns(self, n: int) -> int:
         return -(-(self.length + n) // self._block_size) - self._num_trunk - int(self.tails.shape[1])
 
-    def _copying_rows(self, n: int) -> I64:
-        """The rows whose partial block must be copied before n tokens are written."""
+    def _copy_on_write(self, n: int) -> CopyOnWrite:
+        """The partial blocks that must be copied before n tokens are written."""
         if n == 0 or self.length % self._block_size == 0 or self._alone():
-            return _NO_ROWS
-        return copying_rows(self.pool, self.tails[:, -1])
+            return NO_COPIES
+        return copy_on_write(self.pool, self.tails[:, -1])
 
     def _alone(self) -> bool:
         """Whether there is one row, and no other holder of its partial block: usual, so made cheap."""
         return len(self.tails) == 1 and bool(self.pool.ref_count[self.tails[0, -1]] == 1)
 
-    def _copy_last(self, rows: I64, targets: I32) -> BlockMoves:
-        """Give these rows `targets` in place of their partial block."""
-        partial = self.tails[:, -1]
-        protect_sources(self.pool, partial, rows)
-        sources = partial[rows]
-        self.pool.release(sources)
+    def _copy(self, cow: CopyOnWrite, targets: I32) -> BlockMoves:
+        """Give the rows of `cow` targets in place of their partial block."""
+        if len(cow.foreign):
+            # Their other holders may let go within this step.
+            self.pool.protect(cow.foreign)
+        self.pool.release(cow.sources)
         self.tails = self.tails.copy()
-        self.tails[rows, -1] = targets
-        return BlockMoves(sources, targets)
+        self.tails[cow.rows, -1] = targets
+        return BlockMoves(cow.sources, targets)
 
     def _slots(self, n: int) -> I64:
         """[R, n]: slots of the positions length .. length + n - 1, whose columns exist."""
@@ -205,13 +206,13 @@ class BlockTable:
 
     def _recount(self, children: I64) -> None:
         """References for each row's children; all taken before any is dropped."""
-        forked = np.flatnonzero(children > 1)
+        forked = (children > 1).nonzero()[0]
         if len(forked):
-            times = np.repeat((children[forked] - 1).astype(np.int32), self.tails.shape[1])
-            self.pool.retain(self.tails[forked], times)
-        dropped = np.flatnonzero(children == 0)
+            times = (children.take(forked) - 1).astype(np.int32).repeat(self.tails.shape[1])
+            self.pool.retain(self.tails.take(forked, axis=0), times)
+        dropped = (children == 0).nonzero()[0]
         if len(dropped):
-            self.pool.release(_deepest_first(self.tails[dropped]))
+            self.pool.release(_deepest_first(self.tails.take(dropped, axis=0)))
 
     def _promote_single_row(self) -> None:
         """A single row shares all its full blocks with itself: before a fork, they cost nothing."""
@@ -287,8 +288,8 @@ class BlockTable:
 
 
 def _deepest_first(tails: I32) -> I32:
-    """Entries of [R, C] column by column, the last first: the order of eviction."""
-    return tails.T[::-1].ravel()
+    """All entries of [R, C], in each row the last column first: the order of eviction."""
+    return tails.ravel()[::-1]
 
 
 def _children(parents: I32, rows: int) -> I64:

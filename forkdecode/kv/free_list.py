@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from forkdecode.step import I32
+from forkdecode.step import I32, I64
 
 
 class FreeList:
@@ -30,7 +30,7 @@ class FreeList:
             taken.sort()
         return taken
 
-    def push(self, ids: I32) -> None:
+    def push(self, ids: I32 | I64) -> None:
         """Give ids back; distinct, and none of them free."""
         end = self._count + len(ids)
         self._stack[self._count : end] = ids[::-1]

@@ -26,7 +26,7 @@ class IdleQueue:
     def __len__(self) -> int:
         return self._count
 
-    def append(self, blocks: I32) -> None:
+    def append(self, blocks: I32 | I64) -> None:
         """Put distinct blocks at the end, in this order; those in the queue move there."""
         self._count += len(blocks) - int(np.count_nonzero(self._stamp[blocks]))
         if self._end + len(blocks) > len(self._blocks):
@@ -39,7 +39,7 @@ class IdleQueue:
         self._clock += len(blocks)
         self._end = end
 
-    def discard(self, blocks: I32) -> None:
+    def discard(self, blocks: I32 | I64) -> None:
         """Take distinct blocks out, those that are in."""
         self._count -= int(np.count_nonzero(self._stamp[blocks]))
         self._stamp[blocks] = 0
