@@ -1,0 +1,48 @@
+"""A beam of width 1, which is greedy decoding."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from forkdecode.step import Draw, SelectionResult
+from forkdecode.strategies.draws import Draws
+from forkdecode.strategies.hypotheses import F64, Hypotheses, HypothesisBatch
+from forkdecode.strategies.policy import Decision, GroupRows, StopHits
+from forkdecode.strategies.scoring import beam_score
+from forkdecode.types import Beam, Greedy
+
+
+class SingleBeamPolicy:
+    """Greedy decoding with a beam's score.
+
+    transformers' `generate` with num_beams=1 is greedy search: processors act on logits, not on
+    log_softmax, and the first end is the end whatever `early_stopping` says. So is this.
+    """
+
+    streams_candidates = False
+    max_rows = 1
+
+    def __init__(self, beam: Beam) -> None:
+        self._draws = Draws(Greedy())
+        self._length_penalty = beam.length_penalty
+        self.hypotheses = Hypotheses(1)
+
+    def choose(self, rows: GroupRows) -> Draw:
+        """The most likely token."""
+        return self._draws.choose(rows)
+
+    def decide(self, result: SelectionResult, rows: GroupRows, stop: StopHits) -> Decision:
+        """The row goes on until it ends."""
+        outcome = self._draws.outcome(result, rows, stop)
+        ended = outcome.ended()
+        score = beam_score(outcome.selection[ended], outcome.generated, self._length_penalty)
+        batch = outcome.hypotheses(ended, score.astype(np.float64), outcome.reason[ended])
+        return outcome.decision(outcome.live(), self.hypotheses.add(batch))
+
+    def live_score(self, rows: GroupRows) -> F64:
+        """[R] selection / generated ** length_penalty."""
+        return beam_score(rows.selection, max(rows.generated, 1), self._length_penalty).astype(np.float64)
+
+    def results(self) -> HypothesisBatch:
+        """The one hypothesis."""
+        return self.hypotheses.best()

@@ -1,0 +1,109 @@
+"""Text from tokens as they come: whole characters, and nothing that a stop string may yet take back."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Collection, Sequence
+
+from forkdecode.text.stop import ROOT, StopAutomaton
+from forkdecode.text.token_bytes import TokenBytes
+from forkdecode.types import FinishReason
+
+
+class Detokenizer:
+    """One candidate's text: that of its generated tokens as the continuation of the prompt.
+
+    What push() returned is never taken back. Held back until decided are: the bytes of an
+    incomplete character, a possible beginning of a stop string, a complete one (it may come too
+    early to count), and the text of a token in `ending_ids`. Bytes that are no UTF-8 become U+FFFD.
+    Special tokens have no text.
+    """
+
+    def __init__(
+        self,
+        tokens: TokenBytes,
+        prompt: Sequence[int] = (),
+        *,
+        stop: StopAutomaton | None = None,
+        ending_ids: Collection[int] = (),
+        include_stop: bool = False,
+    ) -> None:
+        self._tokens = tokens
+        self._stop = stop
+        self._ending_ids = ending_ids
+        self._include_stop = include_stop
+        self._state = ROOT
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._pending = bytearray()
+        self._last_len = 0
+        """How many of the pending bytes the last token brought."""
+        self._match: tuple[int, int] | None = None
+        """Where in the pending bytes the first stop string stands that ended in the last token."""
+        self._strip_space = tokens.strips_first_space and not any(tokens.of(i) for i in prompt)
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """The text that has become certain with `token_ids`; they may include the one that ends it,
+        as the last."""
+        for token in token_ids:
+            self._read(self._tokens.of(int(token)))
+        return self._emit(self._certain(token_ids[-1])) if len(token_ids) else ""
+
+    def finish(self, reason: FinishReason) -> str:
+        """The rest. After eos or stop without the EOS or stop token's text; of a stop string
+        nothing stays, or with include_stop all of it but nothing after it."""
+        keep = len(self._pending)
+        if reason == "stop" and self._match is not None:
+            keep = self._match[self._include_stop]
+        elif reason in {"eos", "stop"}:
+            keep -= self._last_len
+        text = self._emit(keep, final=True)
+        self._pending.clear()
+        return text
+
+    def _read(self, piece: bytes) -> None:
+        self._match = None
+        if self._stop is not None:
+            for end, byte in enumerate(piece, len(self._pending) + 1):
+                self._state = self._stop.step(self._state, byte)
+                length = self._stop.match_length(self._state)
+                if length and self._match is None:
+                    self._match = (end - length, end)
+        self._pending += piece
+        self._last_len = len(piece)
+
+    def _certain(self, last: int) -> int:
+        """How many pending bytes are text whatever comes next."""
+        count = len(self._pending)
+        if last in self._ending_ids:
+            count -= self._last_len
+        if self._stop is not None:
+            count = min(count, len(self._pending) - self._stop.depth(self._state))
+            if self._match is not None:
+                count = min(count, self._match[0])
+        return count
+
+    def _emit(self, count: int, *, final: bool = False) -> str:
+        text = self._decoder.decode(bytes(self._pending[:count]), final)
+        del self._pending[:count]
+        self._last_len = min(self._last_len, len(self._pending))
+        if self._match is not None:
+            self._match = (self._match[0] - count, self._match[1] - count)
+        if self._strip_space and text:
+            self._strip_space = False
+            text = text.removeprefix(" ")
+        return text
+
+
+def detokenize(
+    token_ids: Sequence[int],
+    reason: FinishReason,
+    tokens: TokenBytes,
+    prompt: Sequence[int] = (),
+    *,
+    stop: StopAutomaton | None = None,
+    ending_ids: Collection[int] = (),
+    include_stop: bool = False,
+) -> str:
+    """The whole text of a finished candidate: what a Detokenizer gives piece by piece."""
+    detokenizer = Detokenizer(tokens, prompt, stop=stop, ending_ids=ending_ids, include_stop=include_stop)
+    return detokenizer.push(token_ids) + detokenizer.finish(reason)
