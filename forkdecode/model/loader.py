@@ -1,0 +1,143 @@
+"""Loading a model by name, folder, hub id or GGUF file, and saying what the engine must know of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import torch
+from transformers import PreTrainedModel
+
+from forkdecode.config import DEFAULT_MODEL
+from forkdecode.errors import ModelLoadError
+from forkdecode.model.default_model import SMOLLM2, ensure
+from forkdecode.model.info import DTYPE_BYTES, ModelInfo
+from forkdecode.model.probe import probe
+from forkdecode.model.support import check_positions
+from forkdecode.model.weights import Opened, open_gguf, open_pretrained, quiet
+
+DType: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
+_NATIVE_BF16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
+# Architectures without a limit of their own: positions are int32 in the kernels.
+_UNBOUNDED = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """model: in eval mode, on its device. tokenizer: transformers' own. info: plain data."""
+
+    model: PreTrainedModel
+    tokenizer: Any
+    info: ModelInfo
+
+
+def load(
+    model: str = DEFAULT_MODEL,
+    dtype: str = "auto",
+    device: str = "auto",
+    *,
+    max_positions: int | None = None,
+) -> LoadedModel:
+    """Load a model that forkdecode can serve.
+
+    model: DEFAULT_MODEL, a local folder, a .gguf file or a hub id. dtype: of weights and KV cache;
+    "auto" is bfloat16 where the CPU multiplies it natively, else float32. device: "auto" is the CPU.
+    max_positions: serve fewer positions than the model has.
+    Raises ModelLoadError, with the reason, for what can't be had, opened or served.
+    """
+    chosen_dtype, chosen_device = resolve_dtype(dtype), resolve_device(device)
+    name, (opened, tokenizer) = _open(model, chosen_dtype)
+    try:
+        torch.nn.Module.to(opened, chosen_device)
+        opened.requires_grad_(False)
+    except RuntimeError as error:
+        raise ModelLoadError(
+            f"device: {device!r} can't be used: {_one_line(error)}", field="device"
+        ) from error
+    seen = probe(name, opened)
+    config = opened.config.get_text_config(decoder=True)
+    info = ModelInfo(
+        name=name,
+        vocab_size=seen.vocab_size,
+        max_positions=check_positions(name, config, _positions(config), max_positions),
+        eos_ids=_eos_ids(opened, seen.vocab_size),
+        kv_shapes=seen.kv_shapes,
+        windows=seen.windows,
+        dtype=chosen_dtype,
+        weight_bytes=sum(p.numel() * p.element_size() for p in opened.parameters()),
+    )
+    return LoadedModel(opened, tokenizer, info)
+
+
+def resolve_dtype(dtype: str, cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The dtype that "auto" stands for on this machine, or the one asked for, checked."""
+    if dtype in DTYPE_BYTES:
+        return dtype
+    if dtype != "auto":
+        allowed = ", ".join(("auto", *DTYPE_BYTES))
+        raise ModelLoadError(f"dtype: {dtype!r} is unknown; allowed: {allowed}", field="dtype")
+    try:
+        flags = set(re.findall(r"\w+", cpuinfo.read_text()))
+    except OSError:
+        flags = set()
+    return "bfloat16" if flags & _NATIVE_BF16 else "float32"
+
+
+def resolve_device(device: str) -> torch.device:
+    """The device that "auto" stands for (the CPU, which the kernels are made for), or the one asked for."""
+    if device == "auto":
+        return torch.device("cpu")
+    try:
+        return torch.device(device)
+    except RuntimeError as error:
+        raise ModelLoadError(
+            f"device: {device!r} is unknown; allowed: auto, cpu, or a device of torch", field="device"
+        ) from error
+
+
+def _open(model: str, dtype: str) -> tuple[str, Opened]:
+    """(name, opened model and tokenizer). Whatever transformers raises becomes a ModelLoadError."""
+    path = Path(model).expanduser()
+    try:
+        with quiet():
+            if model == DEFAULT_MODEL:
+                return model, open_pretrained(str(ensure(SMOLLM2)), dtype, local=True)
+            if model and path.is_dir():
+                if not (path / "config.json").is_file():
+                    raise ModelLoadError(f"model: folder {model!r} holds no config.json", field="model")
+                return path.resolve().name, open_pretrained(str(path), dtype, local=True)
+            if path.suffix == ".gguf" and path.is_file():
+                return path.stem, open_gguf(path, dtype)
+            if path.is_absolute() or path.suffix == ".gguf" or model.startswith((".", "~")) or not model:
+                raise ModelLoadError(f"model: no file or folder {model!r}", field="model")
+            return model, open_pretrained(model, dtype, local=False)
+    except ModelLoadError:
+        raise
+    except Exception as error:  # from_pretrained raises of every kind: missing files, bad JSON, no network
+        raise ModelLoadError(
+            f"model {model!r} can't be opened: {_one_line(error)}; allowed: {DEFAULT_MODEL}, "
+            "a folder or hub id that transformers can open, or a .gguf file",
+            field="model",
+        ) from error
+
+
+def _one_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0][:300]}"
+
+
+def _positions(config: Any) -> int:
+    return int(getattr(config, "max_position_embeddings", None) or _UNBOUNDED)
+
+
+def _eos_ids(model: PreTrainedModel, vocab_size: int) -> tuple[int, ...]:
+    """EOS ids of generation_config, else of the config; those outside the vocabulary can't be drawn."""
+    for source in (model.generation_config, model.config, model.config.get_text_config(decoder=True)):
+        ids = getattr(source, "eos_token_id", None)
+        if ids is not None:
+            listed: Iterable[int] = [ids] if isinstance(ids, int) else ids
+            return tuple(sorted({int(i) for i in listed if 0 <= int(i) < vocab_size}))
+    return ()

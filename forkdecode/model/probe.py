@@ -1,0 +1,156 @@
+"""What a loaded model really hands to attention, seen by running two tokens through it.
+
+A config can leave out or misname what the modelling code does; the calls can't. The probe stands in
+for attention, answers zeros, and records each layer's shapes and arguments. With attention silent,
+tokens must not influence each other: where they do, the model mixes them elsewhere (recurrence,
+convolution), and a batch of unrelated rows would leak.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface, PreTrainedModel
+
+from forkdecode.errors import ModelLoadError
+from forkdecode.model.support import refuse
+
+PROBE = "forkdecode_probe"
+# What the attention of forkdecode takes into account, and what carries nothing for it.
+_SERVED_ARGUMENTS = frozenset({"scaling", "sliding_window", "softcap", "s_aux", "is_causal"})
+_IGNORED_ARGUMENTS = frozenset({PROBE, "dropout", "position_ids", "use_cache", "cache_position", "training"})
+_NEEDED_PARAMETERS = ("position_ids", "use_cache", "logits_to_keep")
+
+
+@dataclass(slots=True)
+class _Layer:
+    key: Tensor
+    value: Tensor
+    window: int | None
+    causal: bool
+    unserved: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Recorder:
+    layers: dict[int, _Layer] = field(default_factory=dict)
+    repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeResult:
+    """kv_shapes: (K kv heads, D head_dim) per layer. windows: tokens seen at most, or None."""
+
+    kv_shapes: tuple[tuple[int, int], ...]
+    windows: tuple[int | None, ...]
+    vocab_size: int
+
+
+def _probe_attention(
+    module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **kwargs: Any
+) -> tuple[Tensor, None]:
+    recorder = kwargs.get(PROBE)
+    if isinstance(recorder, _Recorder):
+        layer_idx = int(getattr(module, "layer_idx", -1))
+        known = _SERVED_ARGUMENTS | _IGNORED_ARGUMENTS
+        unserved = [k for k, v in kwargs.items() if k not in known and v is not None and v is not False]
+        if attention_mask is not None:
+            unserved.append("attention_mask")
+        causal = kwargs.get("is_causal")
+        recorder.repeated |= layer_idx in recorder.layers
+        recorder.layers[layer_idx] = _Layer(
+            key,
+            value,
+            kwargs.get("sliding_window"),
+            bool(getattr(module, "is_causal", True) if causal is None else causal),
+            tuple(unserved),
+        )
+    batch, heads, tokens, _ = query.shape
+    return query.new_zeros(batch, tokens, heads, value.shape[-1]), None
+
+
+AttentionInterface.register(PROBE, _probe_attention)
+
+
+def probe(name: str, model: PreTrainedModel) -> ProbeResult:
+    """Run two tokens twice through `model` and read off what its layers need.
+
+    Raises ModelLoadError with the reason for whatever forkdecode's attention couldn't answer right.
+    """
+    accepted = inspect.signature(model.forward).parameters
+    if missing := [p for p in _NEEDED_PARAMETERS if p not in accepted]:
+        raise refuse(name, f"its forward takes no {', '.join(missing)}")
+    before = model.config._attn_implementation
+    try:
+        model.set_attn_implementation(PROBE)
+        recorder, same = _run(model, first_token=2)
+        _, mixed = _run(model, first_token=3)
+    except ModelLoadError:
+        raise
+    except Exception as error:
+        raise refuse(name, f"a trial run of two tokens failed: {type(error).__name__}: {error}") from error
+    finally:
+        model.set_attn_implementation(before)
+    _check_layers(name, model, recorder)
+    if not bool(same.isfinite().all()):
+        raise refuse(name, "a trial run of two tokens gave NaN or infinite logits")
+    if not torch.allclose(same, mixed, rtol=1e-2, atol=1e-3 * float(same.abs().max()) + 1e-6):
+        raise refuse(name, "it mixes tokens outside attention (recurrence or convolution)")
+    layers = [recorder.layers[i] for i in range(len(recorder.layers))]
+    shapes = tuple((int(layer.key.shape[1]), int(layer.key.shape[3])) for layer in layers)
+    return ProbeResult(shapes, _windows(name, model, layers), int(same.shape[-1]))
+
+
+@torch.inference_mode()
+def _run(model: PreTrainedModel, first_token: int) -> tuple[_Recorder, Tensor]:
+    """One pass of [first_token, 2]: what was recorded, and the last token's logits [V], float32."""
+    recorder = _Recorder()
+    device: torch.device = model.device
+    ids = torch.tensor([[first_token, 2]], device=device)
+    positions = torch.tensor([[0, 1]], device=device)
+    keep = torch.tensor([1], device=device)
+    arguments: dict[str, Any] = {PROBE: recorder}
+    output = model(input_ids=ids, position_ids=positions, use_cache=False, logits_to_keep=keep, **arguments)
+    return recorder, output.logits[0, -1].float()
+
+
+def _check_layers(name: str, model: PreTrainedModel, recorder: _Recorder) -> None:
+    layers = recorder.layers
+    expected = int(model.config.get_text_config(decoder=True).num_hidden_layers)
+    if not layers:
+        raise refuse(name, "its attention does not go through transformers' AttentionInterface")
+    if recorder.repeated or sorted(layers) != list(range(expected)):
+        raise refuse(
+            name, f"{len(layers)} of its {expected} layers have attention with a KV cache of their own"
+        )
+    for i, layer in sorted(layers.items()):
+        if layer.key.shape != layer.value.shape:
+            dims = f"{layer.key.shape[-1]} and {layer.value.shape[-1]}"
+            raise refuse(name, f"keys and values of layer {i} have unequal sizes ({dims})")
+        if not layer.causal:
+            raise refuse(name, f"attention of layer {i} is not causal")
+        if layer.unserved:
+            raise refuse(name, f"attention of layer {i} needs {', '.join(layer.unserved)}")
+    if len({layer.key.data_ptr() for layer in layers.values()}) < expected:
+        raise refuse(name, "layers share their KV cache; each needs its own")
+    if all(torch.equal(layer.key[:, :, 0], layer.key[:, :, 1]) for layer in layers.values()):
+        raise refuse(name, "positions don't reach its keys")
+
+
+def _windows(name: str, model: PreTrainedModel, layers: list[_Layer]) -> tuple[int | None, ...]:
+    """Per layer the window that attention is handed, or the config's where the layer is a sliding one."""
+    config = model.config.get_text_config(decoder=True)
+    types = getattr(config, "layer_types", None) or [None] * len(layers)
+    windows: list[int | None] = []
+    for layer, layer_type in zip(layers, types, strict=True):
+        window = layer.window
+        if window is None and layer_type == "sliding_attention":
+            window = getattr(config, "sliding_window", None)
+            if window is None:
+                raise refuse(name, "it has sliding layers without a window size")
+        windows.append(None if window is None else int(window))
+    return tuple(windows)

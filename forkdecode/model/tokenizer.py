@@ -1,0 +1,102 @@
+"""Prompts to token ids: text, chat messages or ids, every mistake named before it costs a block."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, SupportsIndex
+
+from forkdecode.errors import invalid
+from forkdecode.types import Message, Prompt
+
+_PROMPTS = "a text, a sequence of token ids, or chat messages"
+
+
+class Tokenizer(Protocol):
+    """The part of transformers' tokenizers that prompts need."""
+
+    bos_token: str | None
+    bos_token_id: int | None
+    chat_template: Any
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
+    def apply_chat_template(self, conversation: Any, **kwargs: Any) -> Any: ...
+
+
+def encode_prompt(
+    tokenizer: Tokenizer, prompt: Prompt, *, vocab_size: int, chat: bool = False
+) -> tuple[int, ...]:
+    """Token ids of a prompt, at least one. chat: a text is taken as one user message.
+
+    Raises InvalidRequestError with field "prompt" (or "chat").
+    """
+    if isinstance(prompt, str):
+        messages = [{"role": "user", "content": prompt}]
+        ids = _encode_chat(tokenizer, messages) if chat else _encode_text(tokenizer, prompt)
+    elif isinstance(prompt, (bytes, Mapping)) or not hasattr(prompt, "__iter__"):
+        raise invalid("prompt", f"{type(prompt).__name__} is not a prompt", _PROMPTS)
+    elif (items := list[Any](prompt)) and isinstance(items[0], Mapping):
+        ids = _encode_chat(tokenizer, items)
+    elif chat:
+        raise invalid("chat", "token ids are not a chat", "a text or chat messages")
+    else:
+        ids = [_checked_id(item, vocab_size) for item in items]
+    if not ids:
+        raise invalid("prompt", "is empty", "at least one token")
+    return tuple(ids)
+
+
+def encode_plain(tokenizer: Tokenizer, field: str, text: str) -> tuple[int, ...]:
+    """Token ids of a piece of text (a forced prefix, a bad word): no special tokens are added."""
+    _check_unicode(field, text)
+    return tuple(tokenizer.encode(text, add_special_tokens=False))
+
+
+def render_chat(tokenizer: Tokenizer, messages: Sequence[Message]) -> str:
+    """The chat template's text for `messages`, ready for the assistant's answer."""
+    if not getattr(tokenizer, "chat_template", None):
+        raise invalid("chat", "this model has no chat template", "plain text prompts with this model")
+    for message in messages:
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise invalid("prompt", f"{message!r} is not a chat message", '{"role": ..., "content": ...}')
+        if "content" not in message:
+            raise invalid("prompt", f"{message!r} has no content", '{"role": ..., "content": ...}')
+        if isinstance(message["content"], str):
+            _check_unicode("prompt", message["content"])
+    try:
+        plain = [dict(message) for message in messages]
+        return str(tokenizer.apply_chat_template(plain, tokenize=False, add_generation_prompt=True))
+    except Exception as error:  # templates raise of every kind, on purpose too (wrong order of roles)
+        raise invalid("prompt", f"the chat template refuses it: {error}", "messages of its format") from error
+
+
+def _encode_chat(tokenizer: Tokenizer, messages: Sequence[Message]) -> list[int]:
+    # A template writes the BOS itself where the model wants one: adding special tokens would double it.
+    return tokenizer.encode(render_chat(tokenizer, messages), add_special_tokens=False)
+
+
+def _encode_text(tokenizer: Tokenizer, text: str) -> list[int]:
+    _check_unicode("prompt", text)
+    ids = tokenizer.encode(text, add_special_tokens=True)
+    # The caller rendered a template and so wrote the BOS that the tokenizer adds.
+    bos = tokenizer.bos_token_id
+    if bos is not None and ids[:2] == [bos, bos] and text.startswith(tokenizer.bos_token or "\0"):
+        return ids[1:]
+    return ids
+
+
+def _checked_id(item: object, vocab_size: int) -> int:
+    # Integers of numpy and torch count too; True doesn't.
+    token = -1
+    if isinstance(item, SupportsIndex) and not isinstance(item, bool):
+        token = operator.index(item)
+    if not 0 <= token < vocab_size:
+        raise invalid("prompt", f"{item!r} is not a token id", f"integers from 0 to {vocab_size - 1}")
+    return token
+
+
+def _check_unicode(field: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise invalid(field, "holds a lone surrogate", "valid Unicode text") from None

@@ -1,0 +1,55 @@
+"""Opening a model and its tokenizer with transformers, from a folder, a hub id or a GGUF file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers.utils import logging as hf_logging
+
+from forkdecode.model.support import check_config
+
+Opened = tuple[PreTrainedModel, Any]
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """transformers without its progress bars and notices: a terminal has one owner, the caller."""
+    settings: Any = hf_logging  # untyped there
+    verbosity, bars = settings.get_verbosity(), settings.is_progress_bar_enabled()
+    settings.set_verbosity_error()
+    settings.disable_progress_bar()
+    try:
+        yield
+    finally:
+        settings.set_verbosity(verbosity)
+        if bars:
+            settings.enable_progress_bar()
+
+
+def open_pretrained(name: str, dtype: str, *, local: bool) -> Opened:
+    """A folder or hub id in transformers' own format. The config is checked before the weights."""
+    where: dict[str, Any] = {"trust_remote_code": False, "local_files_only": local}
+    config = AutoConfig.from_pretrained(name, **where)
+    check_config(config)
+    tokenizer = AutoTokenizer.from_pretrained(name, **where)
+    model = AutoModelForCausalLM.from_pretrained(name, dtype=getattr(torch, dtype), **where)
+    return model, tokenizer
+
+
+def open_gguf(path: Path, dtype: str) -> Opened:
+    """A GGUF file, dequantised into plain weights."""
+    where: dict[str, Any] = {"gguf_file": path.name, "trust_remote_code": False, "local_files_only": True}
+    folder = str(path.parent)
+    check_config(AutoConfig.from_pretrained(folder, **where))
+    tokenizer = AutoTokenizer.from_pretrained(folder, **where)
+    # Releases before GgufConfig always dequantise.
+    if (config_class := getattr(transformers, "GgufConfig", None)) is not None:
+        where["quantization_config"] = config_class(dequantize=True)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype), **where)
+    return model, tokenizer

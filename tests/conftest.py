@@ -1,0 +1,25 @@
+"""Settings of every test: one torch thread a worker, reproducible property tests, no network."""
+
+from __future__ import annotations
+
+import os
+
+# Before torch is imported. pytest's workers already use the cores, and OpenMP barriers spin.
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+import torch
+from hypothesis import HealthCheck, settings
+
+torch.set_num_threads(1)
+
+# The same cases on each run: what fails here fails there. Models differ too much in speed for deadlines.
+settings.register_profile(
+    "forkdecode",
+    derandomize=True,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.load_profile("forkdecode")

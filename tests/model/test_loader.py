@@ -1,0 +1,159 @@
+"""Loading folders and GGUF files, and what ModelInfo says of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForCausalLM
+
+from forkdecode.errors import ModelLoadError
+from forkdecode.model.loader import load, resolve_device, resolve_dtype
+from tests.model.tiny_gguf import write_tiny_gguf
+from tests.tiny_model import EOS, save_model, save_tiny_llama, vocabulary
+
+V = len(vocabulary())
+
+
+def test_a_folder_is_loaded_and_described(tmp_path: Path) -> None:
+    loaded = load(str(save_tiny_llama(tmp_path / "tiny")), dtype="float32")
+    info = loaded.info
+    assert (info.name, info.vocab_size, info.max_positions, info.dtype) == ("tiny", V, 512, "float32")
+    assert info.eos_ids == (vocabulary()[EOS],)
+    assert info.kv_shapes == ((2, 8), (2, 8))
+    assert info.windows == (None, None)
+    assert info.weight_bytes == 4 * sum(p.numel() for p in loaded.model.parameters())
+    assert not any(p.requires_grad for p in loaded.model.parameters())
+    assert not loaded.model.training
+    assert loaded.model.config._attn_implementation != "forkdecode_probe"
+    assert loaded.tokenizer.decode(loaded.tokenizer.encode("hello world")) == "hello world"
+
+
+def test_weights_are_those_of_the_folder(tmp_path: Path) -> None:
+    folder = save_tiny_llama(tmp_path)
+    ids = torch.tensor([[1, 2, 3, 4, 5]])
+    expected = AutoModelForCausalLM.from_pretrained(folder)(ids).logits
+    assert torch.equal(load(str(folder), dtype="float32").model(ids).logits, expected)
+
+
+def test_dtype_is_that_of_the_weights(tmp_path: Path) -> None:
+    loaded = load(str(save_tiny_llama(tmp_path)), dtype="bfloat16")
+    assert {p.dtype for p in loaded.model.parameters()} == {torch.bfloat16}
+    assert loaded.info.dtype == "bfloat16"
+
+
+def test_tied_weights_count_once(tmp_path: Path) -> None:
+    tied = load(str(save_tiny_llama(tmp_path / "tied", tie_word_embeddings=True)), dtype="float32").info
+    untied = load(str(save_tiny_llama(tmp_path / "untied")), dtype="float32").info
+    assert untied.weight_bytes - tied.weight_bytes == V * 32 * 4
+
+
+def test_windows_come_from_what_attention_is_handed(tmp_path: Path) -> None:
+    config = MistralConfig(
+        vocab_size=V, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, sliding_window=24, pad_token_id=None,
+    )  # fmt: skip
+    info = load(str(save_model(MistralForCausalLM(config), tmp_path)), dtype="float32").info
+    assert info.windows == (24, 24)
+
+
+def test_gpt2_has_positions_and_no_rope(tmp_path: Path) -> None:
+    config = GPT2Config(vocab_size=V, n_positions=64, n_embd=32, n_layer=2, n_head=4, eos_token_id=[3, 9])
+    info = load(str(save_model(GPT2LMHeadModel(config), tmp_path)), dtype="float32").info
+    assert (info.max_positions, info.kv_shapes, info.eos_ids) == (64, ((4, 8), (4, 8)), (3, 9))
+
+
+@pytest.mark.parametrize(
+    ("generation", "expected"),
+    [
+        ({"eos_token_id": [7, 3]}, (3, 7)),
+        ({"eos_token_id": 5}, (5,)),
+        ({}, (vocabulary()[EOS],)),  # left to the config
+        ({"eos_token_id": [3, 100_000]}, (3,)),  # never drawn
+    ],
+)
+def test_eos_ids_are_those_of_generation_config(
+    tmp_path: Path, generation: dict[str, object], expected: tuple[int, ...]
+) -> None:
+    folder = save_tiny_llama(tmp_path)
+    (folder / "generation_config.json").write_text(json.dumps(generation))
+    assert load(str(folder), dtype="float32").info.eos_ids == expected
+
+
+def test_a_model_without_eos_has_none(tmp_path: Path) -> None:
+    folder = save_tiny_llama(tmp_path, eos_token_id=None)
+    assert load(str(folder), dtype="float32").info.eos_ids == ()
+
+
+def test_a_gguf_file_is_dequantised(tmp_path: Path) -> None:
+    path = write_tiny_gguf(tmp_path / "tiny.gguf")
+    loaded = load(str(path), dtype="float32")
+    assert loaded.info.name == "tiny"
+    assert loaded.info.kv_shapes == ((2, 8), (2, 8))
+    assert loaded.info.vocab_size == V
+    assert loaded.tokenizer.decode(loaded.tokenizer.encode("hello world")) == "hello world"
+    logits = loaded.model(torch.tensor([[1, 2, 3]])).logits
+    assert logits.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("", "no file or folder"),
+        ("./nowhere", "no file or folder './nowhere'"),
+        ("/nowhere/at/all", "no file or folder"),
+        ("lost.gguf", "no file or folder 'lost.gguf'"),
+        ("someone/some-model", "can't be opened"),
+    ],
+)
+def test_what_is_not_there_is_said(model: str, message: str) -> None:
+    with pytest.raises(ModelLoadError, match=message) as caught:
+        load(model)
+    assert caught.value.field == "model"
+    assert "\n" not in str(caught.value)
+
+
+def test_broken_folders_are_said(tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match=r"holds no config\.json"):
+        load(str(tmp_path))
+    folder = save_tiny_llama(tmp_path / "tiny")
+    (folder / "model.safetensors").write_bytes(b"not safetensors")
+    with pytest.raises(ModelLoadError, match="can't be opened"):
+        load(str(folder))
+    (folder / "config.json").write_text("{")
+    with pytest.raises(ModelLoadError, match="can't be opened"):
+        load(str(folder))
+
+
+def test_a_file_that_is_no_gguf_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "broken.gguf"
+    path.write_bytes(b"GGUF" + bytes(64))
+    with pytest.raises(ModelLoadError, match="can't be opened"):
+        load(str(path))
+
+
+def test_max_positions_lowers_the_models(tmp_path: Path) -> None:
+    folder = str(save_tiny_llama(tmp_path))
+    assert load(folder, max_positions=100).info.max_positions == 100
+    with pytest.raises(ModelLoadError, match="allowed: 1 to 512"):
+        load(folder, max_positions=513)
+
+
+def test_auto_dtype_is_bfloat16_where_the_cpu_has_it(tmp_path: Path) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("flags : fpu avx512f amx_bf16 amx_tile\n")
+    assert resolve_dtype("auto", cpuinfo) == "bfloat16"
+    cpuinfo.write_text("flags : fpu avx512f avx512_vnni\n")
+    assert resolve_dtype("auto", cpuinfo) == "float32"
+    assert resolve_dtype("auto", tmp_path / "missing") == "float32"
+    assert resolve_dtype("bfloat16", cpuinfo) == "bfloat16"
+    with pytest.raises(ModelLoadError, match="dtype: 'int8' is unknown; allowed: auto, float32"):
+        resolve_dtype("int8")
+
+
+def test_devices_are_checked(tmp_path: Path) -> None:
+    assert resolve_device("auto") == torch.device("cpu")
+    with pytest.raises(ModelLoadError, match="device: 'abacus' is unknown"):
+        resolve_device("abacus")
