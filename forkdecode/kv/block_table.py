@@ -279,6 +279,7 @@ class BlockTable:
 
     def image(self) -> TableImage:
         """The table's structure, without its blocks: enough to restore it after preemption."""
+        self._promote_single_row()
         return TableImage.of(self.trunk, self.tails, self.length, self._block_size)
 
     def _set(self, trunk: I32, tails: I32, length: int, num_trunk: int | None = None) -> None:

@@ -1,0 +1,258 @@
+"""Every operation of the KV layer in any order, against plain token lists, checked at each step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from forkdecode.kv import BlockPool, BlockTable, HostPool, OutOfBlocksError, PrefixCache
+from forkdecode.kv.forest import sharing
+from tests.kv.machine import (
+    Group,
+    Held,
+    Preempted,
+    Store,
+    check_promoted,
+    check_table,
+    copies_by_rule_2,
+    holders,
+    poison,
+    recompute,
+    swap_in,
+)
+
+SALTS = st.sampled_from(["", "tenant"])
+TOKEN = st.integers(0, 2)  # few, so that prompts meet in the cache
+
+
+class KvMachine(RuleBasedStateMachine):
+    @initialize(size=st.sampled_from([1, 2, 4, 8]), num_blocks=st.integers(8, 48))
+    def start(self, size: int, num_blocks: int) -> None:
+        self.size = size
+        self.pool = BlockPool(num_blocks, size)
+        self.cache = PrefixCache(self.pool, b"model")
+        self.host = HostPool(num_blocks)
+        self.store = Store(np.full((num_blocks, size), -1, np.int64), size)
+        self.groups: list[Group] = []
+        self.held: list[Held] = []
+        self.preempted: list[tuple[Preempted, np.ndarray]] = []
+
+    def pick(self, data: st.DataObject, *, idle: bool = True) -> Group | None:
+        """A group with rows; with `idle`, one that does not write in this step."""
+        usable = [g for g in self.groups if g.rows and not (idle and g.pending)]
+        return data.draw(st.sampled_from(usable)) if usable else None
+
+    # -- admission --------------------------------------------------------------------------------
+
+    @rule(salt=SALTS, tokens=st.lists(TOKEN, min_size=1, max_size=20))
+    def admit(self, salt: str, tokens: list[int]) -> None:
+        hit = self.cache.match(np.array(tokens), salt, (len(tokens) - 1) // self.size)
+        assert self.store.read(hit, len(hit) * self.size) == tokens[: len(hit) * self.size]
+        group = Group(BlockTable.open(self.pool, hit), [tokens[: len(hit) * self.size]], salt)
+        self.groups.append(group)
+        self.write(group, [tokens[len(hit) * self.size :]])
+
+    @rule(data=st.data(), count=st.integers(0, 9))
+    def extend(self, data: st.DataObject, count: int) -> None:
+        group = self.pick(data)
+        if group is not None:
+            draw = st.lists(TOKEN, min_size=count, max_size=count)
+            self.write(group, [data.draw(draw) for _ in group.rows])
+
+    def write(self, group: Group, tokens: list[list[int]]) -> None:
+        table, count = group.table, len(tokens[0])
+        copies = copies_by_rule_2(self.pool, table) if count else 0
+        columns = -(-(table.length + count) // self.size) - -(-table.length // self.size)
+        needed = table.blocks_needed(count)
+        assert needed == copies + columns * table.rows
+        before, counts, length = table.references(), self.pool.ref_count.copy(), table.length
+        if needed > self.pool.num_available:
+            with pytest.raises(OutOfBlocksError) as raised:
+                table.extend(count)
+            assert (raised.value.needed, raised.value.available) == (needed, self.pool.num_available)
+            assert sorted(table.references()) == sorted(before)
+            assert (self.pool.ref_count == counts).all()
+            assert table.length == length
+            return
+        extension = table.extend(count)
+        assert extension.slots.shape == (table.rows, count)
+        assert len(extension.copies) == copies
+        assert len(set(table.references().tolist()) - set(before.tolist())) == needed
+        self.store.plan(extension, tokens)
+        group.rows = [row + new for row, new in zip(group.rows, tokens, strict=True)]
+        group.pending = True
+
+    @rule()
+    def run_step(self) -> None:
+        self.store.execute()
+        self.pool.begin_step()
+        for group in self.groups:
+            group.pending = False
+        poison(self.store, self.pool)
+
+    # -- strategies -------------------------------------------------------------------------------
+
+    @rule(data=st.data())
+    def advance(self, data: st.DataObject) -> None:
+        group = self.pick(data)
+        if group is None:
+            return
+        parents = data.draw(st.lists(st.integers(0, len(group.rows) - 1), max_size=6))
+        group.table.advance(np.array(parents, np.int32))
+        group.rows = [group.rows[p] for p in parents]
+        check_promoted(group.table, self.size)
+
+    @rule(data=st.data())
+    def advance_nowhere(self, data: st.DataObject) -> None:
+        group = self.pick(data)
+        if group is not None:
+            held = sorted(group.table.references())
+            group.table.advance(np.arange(len(group.rows), dtype=np.int32))
+            assert sorted(group.table.references()) == held
+
+    @rule(data=st.data())
+    def truncate(self, data: st.DataObject) -> None:
+        group = self.pick(data)
+        if group is not None:
+            length = data.draw(st.integers(0, group.table.length))
+            group.table.truncate(length)
+            group.rows = [row[:length] for row in group.rows]
+
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        group = self.pick(data)
+        if group is not None:
+            group.table.release()
+            self.groups.remove(group)
+
+    # -- rows at rest -----------------------------------------------------------------------------
+
+    @rule(data=st.data())
+    def hold(self, data: st.DataObject) -> None:
+        group = self.pick(data)
+        if group is not None:
+            row = data.draw(st.integers(0, len(group.rows) - 1))
+            self.held.append(Held(group.table.hold(row), group.rows[row], group.salt))
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def continue_held(self, data: st.DataObject) -> None:
+        held = data.draw(st.sampled_from(self.held))
+        table = BlockTable.from_held(self.pool, held.row)
+        self.groups.append(Group(table, [list(held.tokens)], held.salt))
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def release_held(self, data: st.DataObject) -> None:
+        held = data.draw(st.sampled_from(self.held))
+        held.row.release()
+        self.held.remove(held)
+
+    # -- the prefix cache -------------------------------------------------------------------------
+
+    @rule(data=st.data())
+    def insert(self, data: st.DataObject) -> None:
+        group = self.pick(data)
+        if group is None:
+            return
+        row = data.draw(st.integers(0, len(group.rows) - 1))
+        tokens = np.array(group.rows[row], np.int64)
+        computed = data.draw(st.none() | st.integers(0, len(tokens) // self.size + 1))
+        full = min(len(tokens) // self.size, len(tokens) if computed is None else computed)
+        self.cache.insert(tokens, group.table.row_blocks(row), group.salt, computed)
+        assert len(self.cache.match(tokens, group.salt)) >= full
+
+    @rule(salt=SALTS, tokens=st.lists(TOKEN, max_size=20), limit=st.none() | st.integers(0, 4))
+    def probe(self, salt: str, tokens: list[int], limit: int | None) -> None:
+        hit = self.cache.match(np.array(tokens, np.int64), salt, limit)
+        assert len(hit) <= (len(tokens) // self.size if limit is None else limit)
+        assert self.store.read(hit, len(hit) * self.size) == tokens[: len(hit) * self.size]
+
+    # -- preemption -------------------------------------------------------------------------------
+
+    @rule(data=st.data(), swap=st.booleans())
+    def preempt(self, data: st.DataObject, swap: bool) -> None:
+        group = self.pick(data)
+        if group is None:
+            return
+        image = group.table.image()
+        assert image.num_unique == group.table.num_unique
+        swap = swap and image.num_unique <= self.host.num_free
+        contents = self.store.contents[image.unique_old] if swap else None
+        slots = self.host.allocate(image.num_unique if swap else 0)
+        group.table.release()
+        self.groups.remove(group)
+        self.preempted.append((Preempted(image, group.rows, group.salt, contents), slots))
+
+    @precondition(lambda self: self.preempted)
+    @rule(data=st.data())
+    def resume(self, data: st.DataObject) -> None:
+        entry = data.draw(st.sampled_from(self.preempted))
+        was, slots = entry
+        cached = np.empty(0, np.int32)
+        if was.swapped is None:
+            tokens = np.array(was.rows[0], np.int64)
+            cached = self.cache.match(tokens, was.salt, was.image.num_trunk)
+        counts = self.pool.ref_count.copy()
+        try:
+            table = BlockTable.restore(self.pool, was.image, cached)
+        except OutOfBlocksError:
+            assert (self.pool.ref_count == counts).all()
+            return
+        if was.swapped is None:
+            recompute(self.store, table, was.image, was.rows, len(cached))
+        else:
+            swap_in(self.store, table, was.swapped)
+        self.host.free(slots)
+        self.preempted.remove(entry)
+        self.groups.append(Group(table, was.rows, was.salt))
+
+    # -- what must always hold --------------------------------------------------------------------
+
+    @invariant()
+    def counts_agree(self) -> None:
+        if not hasattr(self, "pool"):
+            return
+        self.pool.check(holders(self.groups, self.held, self.cache))
+        assert self.pool.num_available == self.pool.num_free + self.pool.num_evictable
+        tables = [g.table for g in self.groups]
+        for group in self.groups:
+            check_table(group.table, self.size)
+            assert group.table.rows == len(group.rows)
+        ids = {b for t in tables for b in t.references().tolist()}
+        assert sharing(tables).unique == len(ids)
+
+    @invariant()
+    def contents_agree(self) -> None:
+        for group in getattr(self, "groups", []):
+            if not group.pending:
+                for row, tokens in enumerate(group.rows):
+                    assert self.store.read(group.table.row_blocks(row), group.table.length) == tokens
+        for held in getattr(self, "held", []):
+            assert self.store.read(held.row.blocks, held.row.length) == held.tokens
+
+    def teardown(self) -> None:
+        if not hasattr(self, "pool"):
+            return
+        for group in self.groups:
+            group.table.release()
+        for held in self.held:
+            held.row.release()
+        self.pool.begin_step()
+        assert self.pool.num_available == self.pool.num_blocks
+        self.cache.clear()
+        assert self.pool.num_free == self.pool.num_blocks
+        assert not len(self.cache)
+
+
+KvMachine.TestCase.settings = settings(
+    max_examples=150,
+    stateful_step_count=40,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+TestKvMachine = KvMachine.TestCase
