@@ -6,7 +6,7 @@ import numpy as np
 
 from forkdecode.errors import GroupFailedError
 from forkdecode.step import F32, I64, SelectionResult, TopK
-from forkdecode.strategies.hypotheses import F64, LIVE, U8, Hypotheses, HypothesisBatch
+from forkdecode.strategies.hypotheses import F64, LIVE, NO_HYPOTHESES, U8, Hypotheses, HypothesisBatch
 from forkdecode.strategies.policy import Decision, GroupRows, StopHits
 from forkdecode.strategies.scoring import beam_score, length_scale
 from forkdecode.types import Beam
@@ -60,7 +60,9 @@ class BeamPolicy:
         ends = stop.reason != LIVE
         picks = np.flatnonzero(~ends)[: self._beam.width]
         ended = np.flatnonzero(ends[: self._beam.width])
-        finished = self.hypotheses.add(self._finish(result, rows, stop.reason, ended))
+        finished = NO_HYPOTHESES
+        if len(ended):
+            finished = self.hypotheses.add(self._finish(result, rows, stop.reason, ended))
         done = not len(picks) or self._finished(result.scores[picks[0]], rows.generated + 1)
         if done:
             picks = picks[:0]

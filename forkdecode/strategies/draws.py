@@ -8,7 +8,7 @@ import numpy as np
 
 from forkdecode import lineage
 from forkdecode.step import F32, I32, I64, U64, Draw, SelectionResult
-from forkdecode.strategies.hypotheses import F64, LIVE, U8, HypothesisBatch
+from forkdecode.strategies.hypotheses import F64, LIVE, NO_HYPOTHESES, U8, HypothesisBatch
 from forkdecode.strategies.policy import Decision, GroupRows, StopHits
 from forkdecode.types import BestOf, Greedy, Sample
 
@@ -38,6 +38,8 @@ class Outcome:
 
     def hypotheses(self, ended: I64, score: F64, reason: U8) -> HypothesisBatch:
         """The samples `ended` as hypotheses; score, reason: one for each of them."""
+        if not len(ended):
+            return NO_HYPOTHESES
         return HypothesisBatch(
             generated=np.full(len(ended), self.generated, np.int32),
             row=self.parents[ended],

@@ -91,7 +91,8 @@ class StopAutomaton:
         table = self._tokens
         first = table.flat[table.offsets[tokens]]
         differs: Bools = self._next[states, first] != self._next[ROOT, first]
-        return differs | (table.lengths[tokens] == 0)
+        empty: Bools = table.lengths[tokens] == 0
+        return differs | empty
 
     def _scan_from_root(self) -> tuple[I64, Bools]:
         """[V] Each token's state and match from the root; only tokens in which a stop string's first
