@@ -1,0 +1,72 @@
+"""The hook into transformers: its attention modules call `paged_attention` with the step's metadata."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from transformers import AttentionInterface
+
+from forkdecode.model.kv_cache import KvCache
+from forkdecode_kernels.attention import AttentionPlan, attention, plan_attention
+from forkdecode_kernels.attention_work import AttentionWork
+from forkdecode_kernels.write_kv import write_kv
+
+ATTENTION_NAME = "forkdecode"
+STEP_ARGUMENT = "forkdecode_step"
+"""Keyword argument of `model(...)` that carries the StepAttention down to every layer."""
+
+
+class _AttentionModule(Protocol):
+    layer_idx: int
+
+
+class StepAttention:
+    """One step's attention metadata; plans are made once for all layers of equal shape and window."""
+
+    def __init__(
+        self, cache: KvCache, work: AttentionWork, slots: torch.Tensor, windows: tuple[int | None, ...]
+    ) -> None:
+        self.cache = cache
+        self.slots = slots
+        self._work = work
+        self._windows = windows
+        self._plans: dict[tuple[int, int, int, int | None], AttentionPlan] = {}
+
+    def plan(self, layer: int, num_heads: int) -> tuple[AttentionPlan, int | None]:
+        """The plan of `layer`, and its sliding window."""
+        kv, window = self.cache.layer(layer), self._windows[layer]
+        key = (num_heads, kv.shape[1], kv.shape[4], window)
+        found = self._plans.get(key)
+        if found is None:
+            found = self._plans[key] = plan_attention(self._work, num_heads=num_heads, kv=kv, window=window)
+        return found, window
+
+
+def paged_attention(
+    module: _AttentionModule,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """query [1, H, T, D], key and value [1, K, T, D] -> [1, T, H, D]: writes K/V, then attends.
+
+    The mask is None: what a token sees follows from the step's metadata and the layer's window.
+    """
+    step: StepAttention = kwargs[STEP_ARGUMENT]
+    kv = step.cache.layer(module.layer_idx)
+    write_kv(kv, key[0], value[0], step.slots)
+    plan, window = step.plan(module.layer_idx, query.shape[1])
+    scale = query.shape[3] ** -0.5 if scaling is None else scaling
+    out = attention(query[0], kv, plan, scale=scale, window=window, softcap=softcap, sinks=s_aux)
+    return out[None], None
+
+
+def install() -> None:
+    """Makes `paged_attention` known to transformers as attention implementation "forkdecode"."""
+    AttentionInterface.register(ATTENTION_NAME, paged_attention)

@@ -1,0 +1,56 @@
+"""From hidden states to logits, exactly as the model's own class does it, any number of rows at a time."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+from transformers.utils import ModelOutput
+
+MAX_LOGITS_BYTES = 256 * 1024 * 1024
+ROW_QUANTUM = 16
+_OUTPUT_ARGUMENT = "forkdecode_output"
+
+
+class _Replay(torch.nn.Module):
+    """Stands where the decoder was and answers hidden states that are already computed."""
+
+    def forward(self, *_: Any, **kwargs: Any) -> ModelOutput:
+        output: ModelOutput = kwargs[_OUTPUT_ARGUMENT]
+        return output
+
+
+class LogitsHead:
+    """The model's own forward after its decoder: lm_head and whatever scaling or cap follows."""
+
+    def __init__(self, model: PreTrainedModel, vocab_size: int) -> None:
+        # A shallow copy shares every module but the decoder, so that no family's rule is repeated here.
+        self._model = copy.copy(model)
+        self._model._modules = dict(model._modules)
+        self._model._modules[model.base_model_prefix] = _Replay()
+        self._row_bytes = vocab_size * max(4, model.dtype.itemsize)
+
+    def __call__(self, output: ModelOutput, index: torch.Tensor) -> torch.Tensor:
+        """The decoder's output of a step, and the M tokens wanted -> logits [M, V].
+
+        Rows are bitwise independent of each other.
+        """
+        padded = torch.nn.functional.pad(index, (0, -len(index) % ROW_QUANTUM))
+        hidden = output.last_hidden_state.index_select(1, padded)
+        replayed = {_OUTPUT_ARGUMENT: type(output)(last_hidden_state=hidden)}
+        logits: torch.Tensor = self._model(**replayed, use_cache=False).logits
+        return logits[0, : len(index)]
+
+    def runs(self, rows: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Cuts groups of `rows` rows into runs (first, last) within the byte bound, one group at least."""
+        limit = max(1, MAX_LOGITS_BYTES // self._row_bytes)
+        first = total = 0
+        for i, count in enumerate(rows):
+            if i > first and total + count > limit:
+                yield first, i
+                first, total = i, 0
+            total += count
+        yield first, len(rows)

@@ -1,0 +1,100 @@
+"""The KV cache's memory: every layer's blocks on the device, and the host's copies of swapped ones."""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections import defaultdict
+
+import numpy as np
+import torch
+
+from forkdecode.model.info import DTYPE_BYTES, ModelInfo
+from forkdecode.step import BlockMoves, I32
+from forkdecode_kernels.copy_blocks import copy_blocks, zero_blocks
+
+
+def bytes_per_block(info: ModelInfo, block_size: int, dtype: torch.dtype | str) -> int:
+    """Bytes that one block of block_size tokens takes, over all layers, keys and values."""
+    name = dtype if isinstance(dtype, str) else str(dtype).removeprefix("torch.")
+    if name not in DTYPE_BYTES:
+        raise ValueError(f"dtype: {name} is not supported; allowed: {', '.join(DTYPE_BYTES)}")
+    return info.kv_token_elements * block_size * DTYPE_BYTES[name]
+
+
+class KvCache:
+    """Blocks of all layers. Layers of equal (K, D) share one tensor [n, 2, K, B + 1, S, D].
+
+    Block B, the last, is never handed out and stays zero: padded reads go there. Memory is taken
+    from the system when a block is first written, not when the cache is made.
+    """
+
+    def __init__(
+        self,
+        info: ModelInfo,
+        block_size: int,
+        num_blocks: int,
+        num_host_slots: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        layers: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for layer, shape in enumerate(info.kv_shapes):
+            layers[shape].append(layer)
+        self._pools: list[torch.Tensor] = []
+        self._host: list[torch.Tensor] = []
+        by_layer: dict[int, torch.Tensor] = {}
+        for (heads, dim), members in layers.items():
+            pool = _zeros((len(members), 2, heads, num_blocks + 1, block_size, dim), dtype, device)
+            host = _zeros((len(members), 2, heads, num_host_slots, block_size, dim), dtype, _CPU)
+            self._pools.append(pool)
+            self._host.append(host)
+            by_layer.update(zip(members, pool.unbind(0), strict=True))
+        self._layers = tuple(by_layer[layer] for layer in range(info.num_layers))
+
+    @property
+    def null_block(self) -> int:
+        return self.num_blocks
+
+    def layer(self, layer: int) -> torch.Tensor:
+        """[2, K, B + 1, S, D] of one layer."""
+        return self._layers[layer]
+
+    def copy(self, moves: BlockMoves) -> None:
+        """Block to block, all layers. Sources and targets are disjoint."""
+        self._move(self._pools, self._pools, moves)
+
+    def swap_out(self, moves: BlockMoves) -> None:
+        """source: blocks, target: host slots."""
+        self._move(self._pools, self._host, moves)
+
+    def swap_in(self, moves: BlockMoves) -> None:
+        """source: host slots, target: blocks."""
+        self._move(self._host, self._pools, moves)
+
+    def zero(self, blocks: I32) -> None:
+        """Clears blocks of all layers."""
+        if len(blocks):
+            index = torch.from_numpy(blocks.astype(np.int64))
+            for pool in self._pools:
+                zero_blocks(pool, index)
+
+    def _move(self, sources: list[torch.Tensor], targets: list[torch.Tensor], moves: BlockMoves) -> None:
+        if len(moves):
+            pairs = torch.from_numpy(np.stack([moves.source, moves.target], 1).astype(np.int64))
+            for source, target in zip(sources, targets, strict=True):
+                copy_blocks(source, target, pairs)
+
+
+_CPU = torch.device("cpu")
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    count = math.prod(shape)
+    if device.type != "cpu" or count == 0:
+        return torch.zeros(shape, dtype=dtype, device=device)
+    # Anonymous pages are zero and cost no memory until they are touched; torch.zeros touches all.
+    pages = mmap.mmap(-1, count * dtype.itemsize)
+    return torch.frombuffer(pages, dtype=dtype, count=count).view(shape)

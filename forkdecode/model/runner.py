@@ -1,0 +1,125 @@
+"""Runs a step on the model: block moves, forward pass, logits, selections."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+from transformers.utils import ModelOutput
+
+from forkdecode.model.attention import ATTENTION_NAME, STEP_ARGUMENT, StepAttention, install
+from forkdecode.model.head import LogitsHead
+from forkdecode.model.info import ModelInfo
+from forkdecode.model.kv_cache import KvCache
+from forkdecode.model.packing import pack_linears
+from forkdecode.sampling.select import select
+from forkdecode.step import I64, SelectionRequest, SelectionResult, StepOutput, StepPlan
+from forkdecode_kernels.attention_work import make_work
+
+ROW_QUANTUM = 16
+"""Tokens of a step are padded to a multiple of this: matrix products of at least this many rows give
+each row the same bits whatever the others are, and vectorised loops end on a whole vector."""
+
+
+class Runner:
+    """Executes step plans. Owns the model and the KV cache's memory; one thread calls it at a time.
+
+    The model is prepared in place: attention goes to forkdecode's, and on a CPU the linear layers'
+    weights are repacked. threads: torch's thread count for the whole process; None leaves it.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        info: ModelInfo,
+        block_size: int,
+        num_blocks: int,
+        num_host_slots: int,
+        dtype: torch.dtype,
+        device: torch.device | str,
+        threads: int | None = None,
+    ) -> None:
+        self.device = torch.device(device)
+        if threads is not None:
+            torch.set_num_threads(threads)
+        install()
+        model = model.to(device=self.device, dtype=dtype).eval()
+        model.set_attn_implementation(ATTENTION_NAME)
+        pack_linears(model)
+        self._base = model.base_model
+        self._head = LogitsHead(model, info.vocab_size)
+        self._windows = info.windows
+        self.cache = KvCache(info, block_size, num_blocks, num_host_slots, dtype, self.device)
+
+    @torch.inference_mode()
+    def execute(self, plan: StepPlan) -> StepOutput:
+        """Runs one step, in the order that StepPlan names. Results follow plan.selections."""
+        timings: dict[str, float] = {}
+        with _timed(timings, "blocks"):
+            self.cache.swap_out(plan.swap_out)
+            self.cache.zero(plan.zero_blocks)
+            self.cache.swap_in(plan.swap_in)
+            self.cache.copy(plan.copies)
+        if not len(plan.token_ids):
+            return StepOutput(plan.step, (), timings)
+        with _timed(timings, "forward"):
+            output = self._forward(plan)
+        results: tuple[SelectionResult, ...] = ()
+        if plan.selections:
+            results = self._select(plan, output, timings)
+        return StepOutput(plan.step, results, timings)
+
+    def _forward(self, plan: StepPlan) -> ModelOutput:
+        """The decoder's output for all query tokens, padding included."""
+        tokens = _pad(plan.token_ids)
+        work = make_work(
+            plan.segments, plan.decodes, len(tokens), self.cache.block_size, self.cache.null_block
+        )
+        slots = torch.from_numpy(plan.slots).to(self.device)
+        step = StepAttention(self.cache, work, slots, self._windows)
+        output: ModelOutput = self._base(
+            input_ids=torch.from_numpy(tokens)[None].to(self.device),
+            position_ids=torch.from_numpy(_pad(plan.positions))[None].to(self.device),
+            use_cache=False,
+            **{STEP_ARGUMENT: step},
+        )
+        return output
+
+    def _select(
+        self, plan: StepPlan, output: ModelOutput, timings: dict[str, float]
+    ) -> tuple[SelectionResult, ...]:
+        """Logits and selections, groups in runs whose logits stay within the head's byte bound."""
+        results: list[SelectionResult] = []
+        index = torch.from_numpy(plan.logits_index).to(self.device)
+        for first, last in self._head.runs([s.rows for s in plan.selections]):
+            requests = plan.selections[first:last]
+            start, stop = requests[0].logits_start, requests[-1].logits_start + requests[-1].rows
+            with _timed(timings, "logits"):
+                logits = self._head(output, index[start:stop])
+            with _timed(timings, "select"):
+                results.extend(select(logits, _shifted(requests, start)))
+        return tuple(results)
+
+
+def _pad(values: I64) -> I64:
+    """Up to a multiple of ROW_QUANTUM with zeros: token 0 at position 0, written nowhere, read by none."""
+    return np.pad(values, (0, -len(values) % ROW_QUANTUM))
+
+
+def _shifted(requests: tuple[SelectionRequest, ...], start: int) -> tuple[SelectionRequest, ...]:
+    """The requests with logits_start counted from row `start`."""
+    if start == 0:
+        return requests
+    return tuple(dataclasses.replace(r, logits_start=r.logits_start - start) for r in requests)
+
+
+@contextmanager
+def _timed(timings: dict[str, float], part: str) -> Iterator[None]:
+    begin = time.perf_counter()
+    yield
+    timings[part] = timings.get(part, 0.0) + time.perf_counter() - begin

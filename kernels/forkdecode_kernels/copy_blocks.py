@@ -1,0 +1,27 @@
+"""Moves whole blocks, all layers of one shape in one call."""
+
+from __future__ import annotations
+
+import torch
+
+
+def copy_blocks(source: torch.Tensor, target: torch.Tensor, pairs: torch.Tensor) -> None:
+    """target[..., pairs[i, 1], :, :] = source[..., pairs[i, 0], :, :] for each of n pairs.
+
+    source [..., B, S, D] and target [..., B', S, D] may be the same pool; then no block may be
+    both read and written. pairs [n, 2] int64, on the CPU. Raises ValueError on unfit shapes.
+    """
+    if source.shape[:-3] != target.shape[:-3] or source.shape[-2:] != target.shape[-2:]:
+        raise ValueError(f"source {tuple(source.shape)} and target {tuple(target.shape)} hold unlike blocks")
+    if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype != torch.int64:
+        raise ValueError(f"pairs is {pairs.dtype} {tuple(pairs.shape)}; must be int64 [n, 2]")
+    if not len(pairs):
+        return
+    blocks = source.flatten(0, -4).index_select(1, pairs[:, 0].to(source.device))
+    target.flatten(0, -4).index_copy_(1, pairs[:, 1].to(target.device), blocks.to(target.device))
+
+
+def zero_blocks(pool: torch.Tensor, blocks: torch.Tensor) -> None:
+    """Clears pool[..., blocks, :, :]. pool [..., B, S, D], blocks [n] int64."""
+    if len(blocks):
+        pool.flatten(0, -4).index_fill_(1, blocks.to(pool.device), 0)

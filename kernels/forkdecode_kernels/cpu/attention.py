@@ -1,0 +1,60 @@
+"""The fast CPU attention: batched matrix products over blocks that are read once for all sharers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from forkdecode_kernels.attention_work import AttentionWork
+from forkdecode_kernels.cpu.decode import DecodeBatch, plan_decode, run_batch
+from forkdecode_kernels.cpu.prefill import PrefillTile, plan_prefill, run_tile
+
+
+@dataclass(frozen=True, slots=True)
+class CpuAttentionPlan:
+    """A step's work cut into batches; serves every layer of equal heads, cache shape and window."""
+
+    work: AttentionWork
+    window: int | None
+    decode: tuple[DecodeBatch, ...]
+    output_index: torch.Tensor
+    tiles: tuple[PrefillTile, ...]
+
+
+def plan_cpu_attention(
+    work: AttentionWork, *, num_heads: int, kv: torch.Tensor, window: int | None
+) -> CpuAttentionPlan:
+    """See forkdecode_kernels.attention.plan_attention."""
+    decode = plan_decode(work, num_heads, kv, window)
+    index = [batch.output_index for batch in decode]
+    return CpuAttentionPlan(
+        work,
+        window,
+        decode,
+        torch.cat(index) if index else torch.empty(0, dtype=torch.int64),
+        plan_prefill(work, kv, window),
+    )
+
+
+def cpu_attention(
+    query: torch.Tensor,
+    kv: torch.Tensor,
+    plan: CpuAttentionPlan,
+    *,
+    scale: float,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:
+    """query [H, T, D], kv [2, K, B, S, D] -> [T, H, D]; see forkdecode_kernels.attention.attention."""
+    heads, tokens, dim = query.shape
+    out = query.new_zeros(tokens, heads, dim)
+    if plan.decode:
+        flat = query.reshape(-1, dim)
+        parts = [run_batch(batch, flat, kv, scale, softcap, sinks) for batch in plan.decode]
+        rows = parts[0] if len(parts) == 1 else torch.cat(parts)
+        out.view(-1, dim).index_copy_(0, plan.output_index, rows)
+    for tile in plan.tiles:
+        result = run_tile(tile, query, kv, scale, softcap, sinks)
+        out[tile.token_start : tile.token_start + tile.count] = result.transpose(0, 1)
+    return out
