@@ -10,7 +10,7 @@ from forkdecode.kv.block_pool import BlockPool
 from forkdecode.kv.block_table import BlockTable
 from forkdecode.kv.prefix_cache import PrefixCache
 from forkdecode.scheduler.group import SequenceGroup, Span
-from forkdecode.scheduler.plan import PlanBuilder
+from forkdecode.scheduler.plan import Moves
 from forkdecode.scheduler.preemption import Preemptor
 from forkdecode.step import I32
 
@@ -26,7 +26,7 @@ class Admission:
         self._preemptor = preemptor
         self._reserve = int(pool.num_blocks * watermark)
 
-    def admit(self, group: SequenceGroup, running: Iterable[SequenceGroup], builder: PlanBuilder) -> bool:
+    def admit(self, group: SequenceGroup, running: Iterable[SequenceGroup], moves: Moves) -> bool:
         """Gives `group` its blocks if they fit; changes nothing otherwise.
 
         Counted against the blocks that are free or only cached: what the group takes now, the
@@ -41,7 +41,7 @@ class Admission:
             ahead += group.num_rows + group.next_rows_bound + self._reserve
         if taken + ahead > self._pool.num_available:
             return False
-        self._enter(group, cached, builder)
+        self._enter(group, cached, moves)
         return True
 
     def _needs(self, group: SequenceGroup) -> tuple[int, I32]:
@@ -55,9 +55,9 @@ class Admission:
             )
         return -(-computed // size) - len(cached), cached
 
-    def _enter(self, group: SequenceGroup, cached: I32, builder: PlanBuilder) -> None:
+    def _enter(self, group: SequenceGroup, cached: I32, moves: Moves) -> None:
         if group.parked is not None:
-            self._preemptor.resume(group, cached, builder)
+            self._preemptor.resume(group, cached, moves)
             return
         computed = group.request.prompt_len - 1
         table = BlockTable.open(self._pool, cached)

@@ -96,7 +96,7 @@ def wasted_slots(table: BlockTable) -> int:
     if not empty or not table.rows:
         return 0
     last = table.tails[:, -1]
-    return empty * int(np.count_nonzero(table.pool.occurrences.first(last)))
+    return empty * int(np.count_nonzero(table.pool.occurrences.one_each(last)))
 
 
 class SequenceGroup:
@@ -113,6 +113,7 @@ class SequenceGroup:
         self.priority = request.options.priority
         self.waiting_since = 0
         self.last_step = -1
+        self.admitted_step = -1
         self.table: BlockTable | None = None
         self.pending: list[Span] = []
         self.parked: Parked | None = None

@@ -20,19 +20,26 @@ from forkdecode.step import (
 
 
 @dataclass(slots=True)
+class Moves:
+    """Blocks to be moved or cleared before the next step that computes anything."""
+
+    copies: list[BlockMoves] = field(default_factory=list)
+    swap_out: list[BlockMoves] = field(default_factory=list)
+    swap_in: list[BlockMoves] = field(default_factory=list)
+    zero_blocks: list[I32] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class PlanBuilder:
     """Decode rows come first in the step's tokens, segments after them."""
 
     step: int
     block_size: int
+    moves: Moves
     groups: list[SequenceGroup] = field(default_factory=list)
     """Groups whose rows decode in this step, in the order of their selections."""
     touched: list[SequenceGroup] = field(default_factory=list)
     """Groups that compute anything in this step."""
-    copies: list[BlockMoves] = field(default_factory=list)
-    swap_out: list[BlockMoves] = field(default_factory=list)
-    swap_in: list[BlockMoves] = field(default_factory=list)
-    zero_blocks: list[I32] = field(default_factory=list)
     _decodes: list[DecodeRows] = field(default_factory=list)
     _selections: list[SelectionRequest] = field(default_factory=list)
     _segments: list[tuple[BlockTable, Span]] = field(default_factory=list)
@@ -50,7 +57,7 @@ class PlanBuilder:
     def decode(self, group: SequenceGroup, table: BlockTable, slots: I64, copies: BlockMoves) -> None:
         """All rows of `group` compute their last token, into `slots` [R, 1]."""
         rows = len(slots)
-        self.copies.append(copies)
+        self.moves.copies.append(copies)
         self._decodes.append(DecodeRows(self.rows, table.trunk, table.tails, table.length))
         self._selections.append(group.selection_request(self.rows))
         self._ids.append(group.last_token)
@@ -95,8 +102,8 @@ class PlanBuilder:
             decodes=tuple(self._decodes),
             logits_index=np.arange(self.rows, dtype=np.int64),
             selections=tuple(self._selections),
-            copies=BlockMoves.concat(self.copies),
-            swap_out=BlockMoves.concat(self.swap_out),
-            swap_in=BlockMoves.concat(self.swap_in),
-            zero_blocks=np.concatenate([np.empty(0, np.int32), *self.zero_blocks]),
+            copies=BlockMoves.concat(self.moves.copies),
+            swap_out=BlockMoves.concat(self.moves.swap_out),
+            swap_in=BlockMoves.concat(self.moves.swap_in),
+            zero_blocks=np.concatenate([np.empty(0, np.int32), *self.moves.zero_blocks]),
         )

@@ -12,7 +12,7 @@ from forkdecode.kv.block_table import BlockTable
 from forkdecode.kv.prefix_cache import PrefixCache
 from forkdecode.kv.swap import HostPool
 from forkdecode.scheduler.group import Parked, SequenceGroup, Span
-from forkdecode.scheduler.plan import PlanBuilder
+from forkdecode.scheduler.plan import Moves
 from forkdecode.step import I32, BlockMoves
 
 
@@ -52,7 +52,7 @@ class Preemptor:
         self._cache = cache
         self._read_slots: list[I32] = []
 
-    def park(self, group: SequenceGroup, builder: PlanBuilder) -> int:
+    def park(self, group: SequenceGroup, moves: Moves) -> int:
         """Frees all of the group's blocks. Returns how many were swapped out."""
         table = group.table
         assert table is not None, "a parked group cannot be parked again"
@@ -60,7 +60,7 @@ class Preemptor:
         slots: I32 | None = None
         if self._swaps(group, image.num_unique):
             slots = self._host.allocate(image.num_unique)
-            builder.swap_out.append(BlockMoves(image.unique_old, slots))
+            moves.swap_out.append(BlockMoves(image.unique_old, slots))
         table.release()
         group.table = None
         group.parked = Parked(image, slots, tuple(group.pending))
@@ -88,7 +88,7 @@ class Preemptor:
             cached = self._cache.match(group.request.prompt, salt, limit)
         return parked.image.num_unique - len(cached), cached
 
-    def resume(self, group: SequenceGroup, cached: I32, builder: PlanBuilder) -> int:
+    def resume(self, group: SequenceGroup, cached: I32, moves: Moves) -> int:
         """Gives a parked group blocks again; `cached` as blocks_to_resume() said. Returns how many
         tokens are to be computed again."""
         parked = group.parked
@@ -96,7 +96,7 @@ class Preemptor:
         group.table = BlockTable.restore(self._pool, parked.image, cached)
         group.parked = None
         if parked.host_slots is not None:
-            builder.swap_in.append(BlockMoves(parked.host_slots, group.table.image().unique_old))
+            moves.swap_in.append(BlockMoves(parked.host_slots, group.table.image().unique_old))
             self._read_slots.append(parked.host_slots)
             group.pending = list(parked.pending)
             group.costs.swapped_blocks += len(parked.host_slots)

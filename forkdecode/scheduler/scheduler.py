@@ -18,12 +18,12 @@ from forkdecode.scheduler.commit import commit_selection, started
 from forkdecode.scheduler.events import GroupEvent, GroupFailed, GroupFinished
 from forkdecode.scheduler.group import SequenceGroup, Span, wasted_slots
 from forkdecode.scheduler.outcome import partial_records, records
-from forkdecode.scheduler.plan import PlanBuilder
+from forkdecode.scheduler.plan import Moves, PlanBuilder
 from forkdecode.scheduler.preemption import PreemptionCost, Preemptor
 from forkdecode.scheduler.queue import WaitingQueue
 from forkdecode.scheduler.request import DecodeRequest, check_capacity
 from forkdecode.scheduler.stats import Counters, EngineStats
-from forkdecode.step import I32, StepOutput, StepPlan
+from forkdecode.step import StepOutput, StepPlan
 from forkdecode.strategies.factory import make_policy
 
 
@@ -53,7 +53,7 @@ class Scheduler:
         self._running: list[SequenceGroup] = []
         self._groups: dict[str, SequenceGroup] = {}
         self._builder: PlanBuilder | None = None
-        self._zero: list[I32] = []
+        self._moves = Moves()
         self._failures: list[GroupEvent] = []
         self._to_park: set[str] = set()
         self._number = 0
@@ -109,8 +109,7 @@ class Scheduler:
         self.pool.begin_step()
         self._waiting.age(self._step)
         self._running.sort(key=lambda g: g.rank)
-        builder = PlanBuilder(self._step, self.pool.block_size)
-        builder.zero_blocks, self._zero = self._zero, []
+        builder = PlanBuilder(self._step, self.pool.block_size, self._moves)
         self._builder = builder
         preempted = self._counters.preemptions
         for group in [g for g in self._running if g.request_id in self._to_park]:
@@ -122,7 +121,10 @@ class Scheduler:
         self._prefill(builder)
         if not builder.tokens:
             self._unblock()
-        return builder.build()
+        plan = builder.build()
+        if plan is not None:
+            self._moves = Moves()
+        return plan
 
     def _decode_ready(self, builder: PlanBuilder) -> None:
         """Rows of groups whose KV is complete. Those left out of a step that was full go first."""
@@ -130,7 +132,7 @@ class Scheduler:
         for group in sorted(ready, key=lambda g: (g.last_step, g.rank)):
             if builder.tokens >= self._config.max_step_tokens:
                 return
-            if group.table is not None:
+            if group.table is not None:  # not preempted for one before it
                 self._decode(group, builder)
 
     def _decode(self, group: SequenceGroup, builder: PlanBuilder) -> bool:
@@ -158,13 +160,15 @@ class Scheduler:
         for other in reversed(self._running):
             if other is group:
                 break
-            if other.last_step != self._step and other.table is not None:
+            if self._step not in (other.last_step, other.admitted_step):
                 return other
-        # While others run in this step, waiting for one of them to finish costs less.
-        return None if group is self._running[0] or builder.tokens else group
+        # What was swapped in for this step has not arrived yet. And while others run in this step,
+        # to wait for one of them to finish costs less.
+        keeps = group is self._running[0] or builder.tokens or group.admitted_step == self._step
+        return None if keeps else group
 
     def _park(self, group: SequenceGroup, builder: PlanBuilder) -> None:
-        self._counters.swapped_blocks += self._preemptor.park(group, builder)
+        self._counters.swapped_blocks += self._preemptor.park(group, builder.moves)
         self._counters.preemptions += 1
         self._running.remove(group)
         self._waiting.push(group, self._step)
@@ -174,10 +178,11 @@ class Scheduler:
         budget = self._prefill_budget(builder) - sum(s.length for g in self._running for s in g.pending)
         while budget > 0:
             group = self._waiting.head()
-            if group is None or not self._admission.admit(group, self._running, builder):
+            if group is None or not self._admission.admit(group, self._running, builder.moves):
                 return
             self._waiting.pop()
             self._running.append(group)
+            group.admitted_step = self._step
             if group.costs.admitted is None:
                 group.costs.admitted = self._clock()
                 self._counters.cached_prompt_tokens += group.costs.cached_tokens
@@ -191,17 +196,22 @@ class Scheduler:
         return min(left, self._config.max_prefill_tokens) if builder.rows else left
 
     def _prefill(self, builder: PlanBuilder) -> None:
-        """Spans still to be computed, first in rank first. A group whose last span fits decodes in
-        the same step: in each layer all keys and values are written before attention reads."""
+        """Spans still to be computed, first in rank first. A group of one row whose last span fits
+        decodes in the same step: in each layer all keys and values are written before attention
+        reads. Several rows may have to copy a block that the spans fill only after the copies ran.
+        """
         budget = self._prefill_budget(builder)
         for group in sorted(self._running, key=lambda g: g.rank):
             if budget <= 0:
                 return
             if group.last_step == self._step or group.table is None:
                 continue
+            computed = bool(group.pending)
             while group.pending and budget > 0:
                 budget -= self._compute_span(group, budget, builder)
-            if not group.pending and self._decode(group, builder):
+            if group.pending or (computed and group.num_rows > 1):
+                continue
+            if self._decode(group, builder):
                 budget -= group.num_rows
 
     def _compute_span(self, group: SequenceGroup, budget: int, builder: PlanBuilder) -> int:
@@ -302,7 +312,7 @@ class Scheduler:
         held = np.empty(0, np.int32) if table is None else np.unique(table.references())
         self._release(group)
         # Its blocks may hold NaN, and a masked slot still takes part in a sum as 0 * NaN.
-        self._zero.append(held[self.pool.ref_count[held] == 0])
+        self._moves.zero_blocks.append(held[self.pool.ref_count[held] == 0])
         self._counters.failed_groups += 1
         self._counters.generated_tokens += group.costs.generated_tokens
         usage = group.costs.usage(group.request.prompt_len, group.rows.generated, self._clock())

@@ -1,0 +1,171 @@
+"""From the engine's token events to what callers see: text, candidates, results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from forkdecode.errors import CancelledError, CapacityError, ForkdecodeError
+from forkdecode.scheduler.events import (
+    BeamStep,
+    CandidateEnded,
+    CandidateRecord,
+    GroupEvent,
+    GroupFailed,
+    GroupFinished,
+    GroupStarted,
+    TokensAppended,
+)
+from forkdecode.scheduler.request import DecodeRequest
+from forkdecode.text.detokenizer import Detokenizer, detokenize
+from forkdecode.text.token_bytes import TokenBytes
+from forkdecode.types import (
+    BeamUpdate,
+    BestOf,
+    Candidate,
+    CandidateFinished,
+    DecodeResult,
+    Delta,
+    Event,
+    Finished,
+    Sample,
+    Scorer,
+    Started,
+    TokenLogprob,
+    Usage,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TextRules:
+    """How one request's tokens become text."""
+
+    tokens: TokenBytes
+    request: DecodeRequest
+
+    def detokenizer(self) -> Detokenizer:
+        return Detokenizer(self.tokens, self.request.prompt.tolist(), **self._rules())
+
+    def text(self, record: CandidateRecord) -> str:
+        """The whole text of a finished candidate."""
+        prompt = self.request.prompt.tolist()
+        return detokenize(record.token_ids, record.finish_reason, self.tokens, prompt, **self._rules())
+
+    def _rules(self) -> dict[str, object]:
+        request = self.request
+        ends = frozenset(np.concatenate([request.eos_ids, request.stop_ids]).tolist())
+        return {
+            "stop": request.automaton,
+            "ending_ids": ends,
+            "include_stop": request.options.include_stop,
+        }
+
+
+class Assembler:
+    """One request's events, in the caller's thread. Scorers run here."""
+
+    def __init__(self, request: DecodeRequest, tokens: TokenBytes) -> None:
+        self._request = request
+        self._rules = TextRules(tokens, request)
+        self._streams: dict[int, Detokenizer] = {}
+
+    def events(self, event: GroupEvent | ForkdecodeError) -> list[Event]:
+        """What the caller sees of one engine event. Raises the error that ended the request; its
+        `partial` holds what had been decoded, where that is of use."""
+        request_id = self._request.request_id
+        if isinstance(event, ForkdecodeError):
+            raise event
+        if isinstance(event, GroupFailed):
+            raise self._failure(event)
+        if isinstance(event, GroupStarted):
+            return [Started(request_id, self._request.prompt_len, event.cached_tokens)]
+        if isinstance(event, TokensAppended):
+            return self._deltas(event)
+        if isinstance(event, CandidateEnded):
+            return self._ended(event)
+        if isinstance(event, BeamStep):
+            ids = tuple(event.token_ids.tolist())
+            text = self._rules.detokenizer().push(ids)
+            return [BeamUpdate(request_id, len(ids), ids, text, event.score, event.finished)]
+        return [Finished(request_id, self._result(event))]
+
+    def _deltas(self, event: TokensAppended) -> list[Event]:
+        wants_logprobs = self._request.options.logprobs is not None
+        deltas: list[Event] = []
+        for i, candidate in enumerate(event.candidates.tolist()):
+            if candidate not in self._streams:
+                self._streams[candidate] = self._rules.detokenizer()
+            token = int(event.token_ids[i])
+            logprobs: tuple[TokenLogprob, ...] | None = None
+            if wants_logprobs:
+                top = event.top[i] if event.top is not None else ((), ())
+                raw, processed = float(event.logprobs[i]), float(event.selection_logprobs[i])
+                logprobs = (TokenLogprob(token, raw, processed, *top),)
+            text = self._streams[candidate].push((token,))
+            deltas.append(Delta(event.request_id, candidate, (token,), text, logprobs))
+        return deltas
+
+    def _ended(self, event: CandidateEnded) -> list[Event]:
+        rest = self._streams.pop(event.candidate).finish(event.finish_reason)
+        ended = CandidateFinished(
+            event.request_id, event.candidate, event.finish_reason, event.cumulative_logprob
+        )
+        return [Delta(event.request_id, event.candidate, (), rest), ended] if rest else [ended]
+
+    def _result(self, event: GroupFinished) -> DecodeResult:
+        candidates = self._candidates(event.candidates)
+        strategy = self._request.strategy
+        if isinstance(strategy, BestOf) and callable(strategy.rank_by):
+            candidates = rank(candidates, strategy.rank_by)[: strategy.n]
+        return self._as_result(candidates, event.usage)
+
+    def _failure(self, event: GroupFailed) -> ForkdecodeError:
+        error = event.error
+        error.request_id = event.request_id
+        if isinstance(error, (CapacityError, CancelledError)):
+            error.partial = self._as_result(self._candidates(event.candidates), event.usage)
+        return error
+
+    def _as_result(self, candidates: tuple[Candidate, ...], usage: Usage) -> DecodeResult:
+        request = self._request
+        drawn = isinstance(request.strategy, (Sample, BestOf))
+        return DecodeResult(
+            request_id=request.request_id,
+            prompt_token_ids=tuple(request.prompt.tolist()),
+            strategy=request.strategy,
+            seed=request.seed if drawn else None,
+            candidates=candidates,
+            usage=usage,
+        )
+
+    def _candidates(self, records: Sequence[CandidateRecord]) -> tuple[Candidate, ...]:
+        return tuple(
+            Candidate(
+                index=record.index,
+                token_ids=record.token_ids,
+                text=self._rules.text(record),
+                finish_reason=record.finish_reason,
+                cumulative_logprob=record.cumulative_logprob,
+                selection_logprob=record.selection_logprob,
+                score=record.score,
+                logprobs=record.logprobs,
+            )
+            for record in records
+        )
+
+
+def rank(candidates: Sequence[Candidate], scorer: Scorer) -> tuple[Candidate, ...]:
+    """The candidates with the scorer's scores, highest first; of equal scores the earlier first.
+
+    Raises ValueError when the scorer does not return one finite number a candidate.
+    """
+    scores = [float(score) for score in scorer(candidates)]
+    if len(scores) != len(candidates) or not np.isfinite(scores).all():
+        raise ValueError(
+            f"rank_by: the scorer must return one finite number for each of {len(candidates)} candidates, "
+            f"not {scores!r}"
+        )
+    order = sorted(range(len(scores)), key=lambda i: -scores[i])
+    return tuple(replace(candidates[i], score=scores[i]) for i in order)

@@ -1,0 +1,90 @@
+"""Preemption changes nothing that a caller can see: each kind, at every step of a run."""
+
+from __future__ import annotations
+
+import pytest
+
+from forkdecode.scheduler.events import GroupFinished
+from forkdecode.types import Beam, BestOf, Greedy, Sample
+from tests.scheduler.engines import assert_idle, decode_alone, request, run, tokens, toy_engine
+
+REQUESTS = [
+    request("greedy", range(3, 12), Greedy(), eos=[1], max_tokens=9),
+    request("sample", range(5, 19), Sample(n=3, seed=3), eos=[1, 2], max_tokens=8),
+    request("best", [4] * 8, BestOf(best_of=4, n=2, seed=4), eos=[1], max_tokens=7),
+    request("beam", range(20, 31), Beam(width=4), eos=[1], max_tokens=9, repetition_penalty=1.3),
+    request("wide", [9], Beam(width=7), eos=[1, 2], max_tokens=6),
+]
+ALONE = {r.request_id: tokens(decode_alone(r)) for r in REQUESTS}
+
+
+@pytest.mark.parametrize("mode", ["recompute", "swap"])
+@pytest.mark.parametrize("block_size", [1, 4, 8])
+@pytest.mark.parametrize("at", range(1, 12))
+def test_results_are_the_same(mode: str, block_size: int, at: int) -> None:
+    engine = toy_engine(preemption=mode, block_size=block_size, max_prefill_tokens=7, num_blocks=2000)
+    for what in REQUESTS:
+        engine.submit(what)
+    finished = {}
+    step = 0
+    while engine.has_work:
+        step += 1
+        if step in (at, at + 3):
+            for what in REQUESTS:
+                engine.scheduler.preempt(what.request_id)
+        for event in engine.step():
+            assert isinstance(event, GroupFinished), event
+            finished[event.request_id] = tokens(event.candidates)
+        engine.scheduler.check()
+        assert step < 200
+    assert finished == ALONE
+    assert_idle(engine)
+    stats = engine.stats()
+    if at <= 5:
+        assert stats.preemptions
+        assert (stats.swapped_blocks > 0) == (mode == "swap")
+
+
+@pytest.mark.parametrize("mode", ["recompute", "swap", "auto"])
+def test_a_pool_too_small_for_all_serves_all(mode: str) -> None:
+    engine = toy_engine(preemption=mode, num_blocks=48)
+    for what in REQUESTS:
+        engine.submit(what)
+    last = run(engine)
+    for what in REQUESTS:
+        event = last[what.request_id]
+        assert isinstance(event, GroupFinished), event
+        assert tokens(event.candidates) == ALONE[what.request_id]
+    assert_idle(engine)
+
+
+def test_recompute_computes_each_shared_block_once() -> None:
+    engine = toy_engine(preemption="recompute", prefix_cache=False, num_blocks=500)
+    what = request("beam", range(2, 22), Beam(width=4), max_tokens=12)
+    engine.submit(what)
+    for _ in range(6):
+        engine.step()
+    group = engine.scheduler._running[0]
+    assert group.table is not None
+    unique, size = group.table.num_unique, engine.scheduler.pool.block_size
+    engine.scheduler.preempt("beam")
+    engine.step()
+    event = run(engine)["beam"]
+    assert isinstance(event, GroupFinished)
+    assert event.usage.recomputed_tokens <= unique * size
+    assert event.usage.preemptions == 1
+    assert tokens(event.candidates) == tokens(decode_alone(what))
+
+
+def test_swap_that_does_not_fit_the_host_becomes_recompute() -> None:
+    engine = toy_engine(preemption="swap", host_slots=1)
+    engine.submit(REQUESTS[3])
+    engine.step()
+    engine.step()
+    engine.scheduler.preempt("beam")
+    event = run(engine)["beam"]
+    assert isinstance(event, GroupFinished)
+    assert event.usage.swapped_blocks == 0
+    assert event.usage.recomputed_tokens > 0
+    assert tokens(event.candidates) == ALONE["beam"]
+    assert_idle(engine)

@@ -1,0 +1,107 @@
+"""Random traffic on small pools: nothing leaks, nothing is lost, nobody disturbs anybody."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis.strategies as st
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from forkdecode.errors import CancelledError, CapacityError
+from forkdecode.scheduler.events import GroupFailed, GroupFinished
+from forkdecode.scheduler.request import DecodeRequest
+from forkdecode.types import Beam, BestOf, Greedy, Sample
+from tests.scheduler.engines import VOCAB, assert_idle, decode_alone, renamed, request, tokens, toy_engine
+
+STRATEGIES = st.one_of(
+    st.just(Greedy()),
+    st.builds(Sample, n=st.integers(1, 4), seed=st.integers(0, 5)),
+    st.builds(BestOf, best_of=st.just(4), n=st.integers(1, 4), seed=st.integers(0, 5)),
+    st.builds(Beam, width=st.integers(1, 5), early_stopping=st.sampled_from([True, False, "never"])),
+)
+
+
+class Traffic(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: dict[str, DecodeRequest] = {}
+        self.cancelled: set[str] = set()
+        self.count = 0
+
+    @initialize(
+        block_size=st.sampled_from([1, 2, 4, 8]),
+        mode=st.sampled_from(["auto", "recompute", "swap"]),
+        prefix_cache=st.booleans(),
+        chunk=st.integers(1, 12),
+    )
+    def start(self, **config: Any) -> None:
+        chunk = config.pop("chunk")
+        mode = config.pop("mode")
+        self.config = {**config, "max_prefill_tokens": chunk, "max_step_tokens": 2 * chunk}
+        blocks = 240 // config["block_size"]
+        self.engine = toy_engine(num_blocks=blocks, host_slots=blocks // 2, preemption=mode, **self.config)
+
+    @rule(
+        length=st.integers(1, 30),
+        salt=st.integers(0, 2),
+        strategy=STRATEGIES,
+        max_tokens=st.integers(1, 10),
+        priority=st.integers(0, 2),
+    )
+    def submit(self, length: int, salt: int, strategy: Any, max_tokens: int, priority: int) -> None:
+        prompt = [(3 + salt + i // 7) % VOCAB for i in range(length)]  # prompts with common beginnings
+        self.count += 1
+        name = f"r{self.count}"
+        what = request(name, prompt, strategy, eos=[1, 2], max_tokens=max_tokens, priority=priority)
+        try:
+            self.engine.submit(what)
+        except CapacityError:
+            return
+        self.sent[name] = what
+
+    @precondition(lambda self: self.sent)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.sent)))
+        self.cancelled.add(name)
+        self.take(self.engine.cancel(name))
+
+    @precondition(lambda self: self.sent)
+    @rule(data=st.data())
+    def preempt(self, data: st.DataObject) -> None:
+        self.engine.scheduler.preempt(data.draw(st.sampled_from(sorted(self.sent))))
+
+    @rule(steps=st.integers(1, 4))
+    def step(self, steps: int) -> None:
+        for _ in range(steps):
+            self.take(self.engine.step())
+
+    def take(self, events: Any) -> None:
+        for event in events:
+            what = self.sent.pop(event.request_id)
+            if event.request_id in self.cancelled:
+                assert isinstance(event, GroupFailed)
+                assert isinstance(event.error, CancelledError)
+                continue
+            assert isinstance(event, GroupFinished), event
+            assert tokens(event.candidates) == tokens(decode_alone(renamed(what, "alone")))
+
+    @invariant()
+    def counts_agree(self) -> None:
+        if hasattr(self, "engine"):
+            self.engine.scheduler.check()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "engine"):
+            return
+        for _ in range(3000):
+            if not self.engine.has_work:
+                break
+            self.take(self.engine.step())
+        assert not self.sent, "a request was lost"
+        assert_idle(self.engine)
+
+
+Traffic.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestTraffic = Traffic.TestCase
