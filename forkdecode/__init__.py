@@ -1,0 +1,84 @@
+"""Beam search and parallel sampling over shared KV blocks.
+
+Strategies, options, results and errors are here at once; LLM and AsyncLLM are imported when first
+used, because they bring torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from forkdecode.config import DEFAULT_MODEL, EngineConfig
+from forkdecode.errors import (
+    CancelledError,
+    CapacityError,
+    EngineClosedError,
+    ForkdecodeError,
+    GroupFailedError,
+    InvalidRequestError,
+    ModelLoadError,
+)
+from forkdecode.types import (
+    Beam,
+    BeamUpdate,
+    BestOf,
+    Candidate,
+    CandidateFinished,
+    DecodeResult,
+    Delta,
+    Event,
+    Finished,
+    Greedy,
+    Options,
+    Sample,
+    Started,
+    Strategy,
+    TokenLogprob,
+    Usage,
+)
+
+if TYPE_CHECKING:
+    from forkdecode.llm import LLM, AsyncHandle, AsyncLLM, Handle
+
+_LAZY = ("LLM", "AsyncHandle", "AsyncLLM", "Handle")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        from forkdecode import llm
+
+        return getattr(llm, name)
+    raise AttributeError(f"module 'forkdecode' has no attribute {name!r}")
+
+
+__all__ = [
+    "DEFAULT_MODEL",
+    "LLM",
+    "AsyncHandle",
+    "AsyncLLM",
+    "Beam",
+    "BeamUpdate",
+    "BestOf",
+    "CancelledError",
+    "Candidate",
+    "CandidateFinished",
+    "CapacityError",
+    "DecodeResult",
+    "Delta",
+    "EngineClosedError",
+    "EngineConfig",
+    "Event",
+    "Finished",
+    "ForkdecodeError",
+    "Greedy",
+    "GroupFailedError",
+    "Handle",
+    "InvalidRequestError",
+    "ModelLoadError",
+    "Options",
+    "Sample",
+    "Started",
+    "Strategy",
+    "TokenLogprob",
+    "Usage",
+]

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from forkdecode.types import DecodeResult
+
 
 class ForkdecodeError(Exception):
     """Base of every error that forkdecode raises on purpose.
@@ -9,12 +14,15 @@ class ForkdecodeError(Exception):
     Attributes:
         field: name of the option or argument at fault, or None.
         request_id: the request concerned, or None.
+        partial: what had been decoded when the request ended early (CapacityError under
+            overcommit, CancelledError), or None.
     """
 
     def __init__(self, message: str, *, field: str | None = None, request_id: str | None = None) -> None:
         super().__init__(message)
         self.field = field
         self.request_id = request_id
+        self.partial: DecodeResult | None = None
 
 
 class InvalidRequestError(ForkdecodeError, ValueError):

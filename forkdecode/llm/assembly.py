@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from forkdecode.scheduler.events import (
     TokensAppended,
 )
 from forkdecode.scheduler.request import DecodeRequest
-from forkdecode.text.detokenizer import Detokenizer, detokenize
+from forkdecode.text.detokenizer import Detokenizer
 from forkdecode.text.token_bytes import TokenBytes
 from forkdecode.types import (
     BeamUpdate,
@@ -38,29 +38,29 @@ from forkdecode.types import (
 )
 
 
-@dataclass(frozen=True, slots=True)
 class TextRules:
     """How one request's tokens become text."""
 
-    tokens: TokenBytes
-    request: DecodeRequest
+    def __init__(self, tokens: TokenBytes, request: DecodeRequest) -> None:
+        self._tokens = tokens
+        self._request = request
+        self._prompt = request.prompt.tolist()
+        self._ends = frozenset(np.concatenate([request.eos_ids, request.stop_ids]).tolist())
 
     def detokenizer(self) -> Detokenizer:
-        return Detokenizer(self.tokens, self.request.prompt.tolist(), **self._rules())
+        """For one candidate's tokens as they come."""
+        return Detokenizer(
+            self._tokens,
+            self._prompt,
+            stop=self._request.automaton,
+            ending_ids=self._ends,
+            include_stop=self._request.options.include_stop,
+        )
 
     def text(self, record: CandidateRecord) -> str:
         """The whole text of a finished candidate."""
-        prompt = self.request.prompt.tolist()
-        return detokenize(record.token_ids, record.finish_reason, self.tokens, prompt, **self._rules())
-
-    def _rules(self) -> dict[str, object]:
-        request = self.request
-        ends = frozenset(np.concatenate([request.eos_ids, request.stop_ids]).tolist())
-        return {
-            "stop": request.automaton,
-            "ending_ids": ends,
-            "include_stop": request.options.include_stop,
-        }
+        detokenizer = self.detokenizer()
+        return detokenizer.push(record.token_ids) + detokenizer.finish(record.finish_reason)
 
 
 class Assembler:

@@ -26,7 +26,8 @@ class Resolver:
     def __init__(self, tokenizer: Any | None, info: ModelInfo) -> None:
         self._tokenizer = tokenizer
         self._info = info
-        self._bytes: TokenBytes | None = None
+        size = info.vocab_size
+        self._bytes = TokenBytes.build([b""] * size) if tokenizer is None else token_bytes(tokenizer, size)
         self._automata: dict[tuple[str, ...], StopAutomaton] = {}
 
     def resolve(
@@ -45,6 +46,10 @@ class Resolver:
         except InvalidRequestError as error:
             error.request_id = request_id
             raise
+
+    def token_bytes(self) -> TokenBytes:
+        """The bytes of every token; none where the model has no tokenizer."""
+        return self._bytes
 
     def _resolve(
         self, prompt: Prompt, strategy: Strategy, options: Options, request_id: str, chat: bool, stream: bool
@@ -86,7 +91,7 @@ class Resolver:
         if len(ids) + options.max_tokens > limit:
             raise invalid(
                 "max_tokens",
-                f"{options.max_tokens} on a prompt of {len(ids)} tokens exceeds the model's {limit} positions",
+                f"{options.max_tokens} after {len(ids)} prompt tokens exceeds the model's {limit} positions",
                 f"1 to {limit - len(ids)} for this prompt",
             )
 
@@ -161,13 +166,11 @@ class Resolver:
             return None
         if self._tokenizer is None:
             raise invalid("stop", "this model has no tokenizer", "stop_token_ids")
-        if self._bytes is None:
-            self._bytes = token_bytes(self._tokenizer, self._info.vocab_size)
         automaton = self._automata.get(stop)
         if automaton is None:
             if len(self._automata) >= _MAX_AUTOMATA:
                 self._automata.clear()
-            automaton = StopAutomaton([text.encode() for text in stop], self._bytes)
+            automaton = StopAutomaton(stop, self.token_bytes())
             self._automata[stop] = automaton
         return automaton
 

@@ -16,7 +16,7 @@ from forkdecode.errors import ModelLoadError
 from forkdecode.model.default_model import SMOLLM2, ensure
 from forkdecode.model.info import DTYPE_BYTES, ModelInfo
 from forkdecode.model.probe import probe
-from forkdecode.model.support import check_positions
+from forkdecode.model.support import check_config, check_positions
 from forkdecode.model.weights import Opened, open_gguf, open_pretrained, quiet
 
 DType: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
@@ -27,10 +27,11 @@ _UNBOUNDED = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """model: in eval mode, on its device. tokenizer: transformers' own. info: plain data."""
+    """model: in eval mode, on its device. tokenizer: transformers' own, or None where the model has
+    none. info: plain data."""
 
     model: PreTrainedModel
-    tokenizer: Any
+    tokenizer: Any | None
     info: ModelInfo
 
 
@@ -48,9 +49,35 @@ def load(
     max_positions: serve fewer positions than the model has.
     Raises ModelLoadError, with the reason, for what can't be had, opened or served.
     """
-    chosen_dtype, chosen_device = resolve_dtype(dtype), resolve_device(device)
+    chosen_dtype = resolve_dtype(dtype)
     name, (opened, tokenizer) = _open(model, chosen_dtype)
+    return _ready(name, opened, tokenizer, chosen_dtype, device, max_positions)
+
+
+def adopt(
+    model: PreTrainedModel, tokenizer: Any | None = None, dtype: str = "auto", device: str = "auto"
+) -> LoadedModel:
+    """Take a model that is in memory already; it is changed in place. dtype "auto" is its own, and
+    device "auto" where it is. Raises ModelLoadError for what can't be served."""
+    check_config(model.config)
+    own = str(model.dtype).removeprefix("torch.")
+    chosen = resolve_dtype(own if dtype == "auto" else dtype)
+    model.to(getattr(torch, chosen))
+    name = str(getattr(model.config, "name_or_path", "")) or type(model).__name__
+    where = str(next(model.parameters()).device) if device == "auto" else device
+    return _ready(name, model, tokenizer, chosen, where, None)
+
+
+def _ready(
+    name: str,
+    opened: PreTrainedModel,
+    tokenizer: Any | None,
+    dtype: str,
+    device: str,
+    max_positions: int | None,
+) -> LoadedModel:
     try:
+        chosen_device = resolve_device(device)
         torch.nn.Module.to(opened, chosen_device)
         opened.requires_grad_(False)
     except RuntimeError as error:
@@ -66,7 +93,7 @@ def load(
         eos_ids=_eos_ids(opened, seen.vocab_size),
         kv_shapes=seen.kv_shapes,
         windows=seen.windows,
-        dtype=chosen_dtype,
+        dtype=dtype,
         weight_bytes=sum(p.numel() * p.element_size() for p in opened.parameters()),
     )
     return LoadedModel(opened, tokenizer, info)

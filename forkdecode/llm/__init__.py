@@ -1,0 +1,7 @@
+"""The in-process SDK."""
+
+from forkdecode.llm.asynchronous import AsyncLLM
+from forkdecode.llm.handle import AsyncHandle, Handle
+from forkdecode.llm.sync import LLM
+
+__all__ = ["LLM", "AsyncHandle", "AsyncLLM", "Handle"]

@@ -1,0 +1,77 @@
+"""From a model and a configuration to a running engine."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+import torch
+
+from forkdecode.config import EngineConfig
+from forkdecode.engine.core import Engine
+from forkdecode.engine.sizing import Capacity, size_pool
+from forkdecode.engine.thread import EngineThread
+from forkdecode.model.info import DTYPE_BYTES, ModelInfo
+from forkdecode.model.kv_cache import bytes_per_block
+from forkdecode.model.loader import LoadedModel
+from forkdecode.model.runner import Runner
+from forkdecode.scheduler.preemption import PreemptionCost
+from forkdecode.scheduler.scheduler import Scheduler
+
+_CPU_FLOPS_PER_BYTE = 20.0
+"""FLOPs that a CPU core does in the time that it copies a byte (100 GFLOP/s over 5 GB/s)."""
+_GPU_FLOPS_PER_BYTE = 15_000.0
+"""The same for a GPU behind a PCIe 5 link (800 TFLOP/s over 50 GB/s)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningEngine:
+    """An engine in its thread, and what it was made of."""
+
+    thread: EngineThread
+    capacity: Capacity
+    info: ModelInfo
+    tokenizer: Any | None
+
+
+def start_engine(loaded: LoadedModel, config: EngineConfig, threads: int | None = None) -> RunningEngine:
+    """Allocates the KV cache and starts the engine's thread.
+
+    threads: torch's threads; None takes the cores that this process may use. Raises CapacityError
+    when the pool does not fit.
+    """
+    info, dtype = loaded.info, getattr(torch, loaded.info.dtype)
+    device = next(loaded.model.parameters()).device
+    block_bytes = bytes_per_block(info, config.block_size, dtype)
+    capacity = size_pool(config, block_bytes, free_memory(device))
+    runner = Runner(
+        loaded.model,
+        info,
+        config.block_size,
+        capacity.num_blocks,
+        capacity.host_slots,
+        dtype,
+        device,
+        threads or len(os.sched_getaffinity(0)),
+    )
+    balance = _CPU_FLOPS_PER_BYTE if device.type == "cpu" else _GPU_FLOPS_PER_BYTE
+    weights = info.weight_bytes // DTYPE_BYTES[info.dtype]
+    scheduler = Scheduler(
+        config,
+        capacity.num_blocks,
+        capacity.host_slots,
+        PreemptionCost.of(weights, block_bytes, balance),
+        hashlib.sha256(repr((info, config.block_size)).encode()).digest(),
+    )
+    return RunningEngine(EngineThread(Engine(scheduler, runner)), capacity, info, loaded.tokenizer)
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes free for a KV cache on `device`."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(free)
+    return int(psutil.virtual_memory().available)
