@@ -149,6 +149,11 @@ class SequenceGroup:
         return self.rows.position
 
     @property
+    def pending_tokens(self) -> int:
+        """Tokens of spans still to be computed."""
+        return sum(span.length for span in self.pending)
+
+    @property
     def next_rows_bound(self) -> int:
         """The most blocks that the step after the current one can need."""
         return self.policy.max_rows if self._may_fork else self.num_rows

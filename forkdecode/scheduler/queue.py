@@ -34,7 +34,9 @@ class WaitingQueue:
         self._groups.remove(group)
 
     def age(self, step: int) -> None:
-        """Raises the priority of those who have waited long enough."""
+        """Raises the priority of those who have waited long enough; looks a few times per period."""
+        if step % max(1, self._aging_steps // 16):
+            return
         aged = [g for g in self._groups if step - g.waiting_since >= self._aging_steps]
         for group in aged:
             group.priority += 1

@@ -1,4 +1,4 @@
-"""Continuous batching: which groups compute what in the next step, and what becomes of the answer."""
+"""The life of requests, from `add` to their last event, a step at a time."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from forkdecode.kv.block_pool import BlockPool
 from forkdecode.kv.prefix_cache import PrefixCache
 from forkdecode.kv.swap import HostPool
 from forkdecode.scheduler.admission import Admission
+from forkdecode.scheduler.batching import Batcher
 from forkdecode.scheduler.commit import commit_selection, started
 from forkdecode.scheduler.events import GroupEvent, GroupFailed, GroupFinished
-from forkdecode.scheduler.group import SequenceGroup, Span, wasted_slots
+from forkdecode.scheduler.group import SequenceGroup, wasted_slots
 from forkdecode.scheduler.outcome import partial_records, records
 from forkdecode.scheduler.plan import Moves, PlanBuilder
 from forkdecode.scheduler.preemption import PreemptionCost, Preemptor
-from forkdecode.scheduler.queue import WaitingQueue
 from forkdecode.scheduler.request import DecodeRequest, check_capacity
 from forkdecode.scheduler.stats import Counters, EngineStats
 from forkdecode.step import StepOutput, StepPlan
@@ -47,33 +47,32 @@ class Scheduler:
         self.cache = PrefixCache(self.pool, cache_root) if config.prefix_cache else None
         self.host = HostPool(num_host_slots)
         self._preemptor = Preemptor(config.preemption, cost, self.pool, self.host, self.cache)
-        self._admission = Admission(self.pool, self.cache, self._preemptor, config.watermark)
+        self._counters = Counters()
         self._clock = clock
-        self._waiting = WaitingQueue(config.aging_steps)
-        self._running: list[SequenceGroup] = []
+        admission = Admission(self.pool, self.cache, self._preemptor, config.watermark)
+        self._batcher = Batcher(config, self.pool, admission, self._preemptor, self._counters, clock)
         self._groups: dict[str, SequenceGroup] = {}
         self._builder: PlanBuilder | None = None
         self._moves = Moves()
         self._failures: list[GroupEvent] = []
-        self._to_park: set[str] = set()
+        self._idle_steps = 0
         self._number = 0
         self._step = 0
-        self._counters = Counters()
 
     # -- requests ---------------------------------------------------------------------------------
 
     @property
     def has_work(self) -> bool:
-        return bool(self._running or len(self._waiting) or self._failures)
+        return bool(self._batcher.running or len(self._batcher.waiting) or self._failures)
 
     def add(self, request: DecodeRequest) -> None:
         """Queues a request. Raises CapacityError (too big, or the queue is full) and
         InvalidRequestError (an id in use); nothing is kept then."""
         if request.request_id in self._groups:
             raise invalid("request_id", f"{request.request_id!r} is in use", "an id of no running request")
-        if len(self._waiting) >= self._config.max_waiting:
+        if len(self._batcher.waiting) >= self._config.max_waiting:
             raise CapacityError(
-                f"{len(self._waiting)} requests are waiting, which is the limit",
+                f"{len(self._batcher.waiting)} requests are waiting, which is the limit",
                 request_id=request.request_id,
             )
         ends = np.concatenate([request.eos_ids, request.stop_ids])
@@ -88,7 +87,7 @@ class Scheduler:
         self._number += 1
         group = SequenceGroup(self._number, request, policy, self._clock())
         self._groups[request.request_id] = group
-        self._waiting.push(group, self._step)
+        self._batcher.waiting.push(group, self._step)
 
     def cancel(self, request_id: str) -> list[GroupEvent]:
         """Ends a request between two steps and frees all it holds; unknown ids are ignored."""
@@ -99,7 +98,7 @@ class Scheduler:
 
     def preempt(self, request_id: str) -> None:
         """Takes a running request out of the pool at the next step; it comes back when it fits."""
-        self._to_park.add(request_id)
+        self._batcher.preempt(request_id)
 
     # -- schedule ---------------------------------------------------------------------------------
 
@@ -107,130 +106,23 @@ class Scheduler:
         """The next step's plan, or None when nothing can run."""
         self._step += 1
         self.pool.begin_step()
-        self._waiting.age(self._step)
-        self._running.sort(key=lambda g: g.rank)
         builder = PlanBuilder(self._step, self.pool.block_size, self._moves)
         self._builder = builder
-        preempted = self._counters.preemptions
-        for group in [g for g in self._running if g.request_id in self._to_park]:
-            self._park(group, builder)
-        self._to_park.clear()
-        self._decode_ready(builder)
-        if self._counters.preemptions == preempted:
-            self._admit(builder)
-        self._prefill(builder)
-        if not builder.tokens:
+        self._batcher.fill(builder)
+        self._idle_steps = 0 if builder.tokens else self._idle_steps + 1
+        if self._idle_steps > 1:
             self._unblock()
         plan = builder.build()
         if plan is not None:
             self._moves = Moves()
         return plan
 
-    def _decode_ready(self, builder: PlanBuilder) -> None:
-        """Rows of groups whose KV is complete. Those left out of a step that was full go first."""
-        ready = [g for g in self._running if not g.pending]
-        for group in sorted(ready, key=lambda g: (g.last_step, g.rank)):
-            if builder.tokens >= self._config.max_step_tokens:
-                return
-            if group.table is not None:  # not preempted for one before it
-                self._decode(group, builder)
-
-    def _decode(self, group: SequenceGroup, builder: PlanBuilder) -> bool:
-        """Plans one token of every row. Makes room by preempting lower-ranked groups that this step
-        doesn't run; a group that is not the first and finds none is preempted itself."""
-        table = group.table
-        assert table is not None
-        while table.blocks_needed(1) > self.pool.num_available:
-            victim = self._victim(group, builder)
-            if victim is None:
-                return False
-            self._park(victim, builder)
-            if victim is group:
-                return False
-        extension = table.extend(1)
-        group.costs.copies += len(extension.copies)
-        self._counters.copies += len(extension.copies)
-        group.last_step = self._step
-        builder.decode(group, table, extension.slots, extension.copies)
-        return True
-
-    def _victim(self, group: SequenceGroup, builder: PlanBuilder) -> SequenceGroup | None:
-        """The lowest-ranked group that runs after `group` and not in this step, else `group` itself
-        unless it is the first in rank (the first is never preempted, so that work always ends)."""
-        for other in reversed(self._running):
-            if other is group:
-                break
-            if self._step not in (other.last_step, other.admitted_step):
-                return other
-        # What was swapped in for this step has not arrived yet. And while others run in this step,
-        # to wait for one of them to finish costs less.
-        keeps = group is self._running[0] or builder.tokens or group.admitted_step == self._step
-        return None if keeps else group
-
-    def _park(self, group: SequenceGroup, builder: PlanBuilder) -> None:
-        self._counters.swapped_blocks += self._preemptor.park(group, builder.moves)
-        self._counters.preemptions += 1
-        self._running.remove(group)
-        self._waiting.push(group, self._step)
-
-    def _admit(self, builder: PlanBuilder) -> None:
-        """Lets waiting groups in, in order, while there are blocks and tokens of the budget left."""
-        budget = self._prefill_budget(builder) - sum(s.length for g in self._running for s in g.pending)
-        while budget > 0:
-            group = self._waiting.head()
-            if group is None or not self._admission.admit(group, self._running, builder.moves):
-                return
-            self._waiting.pop()
-            self._running.append(group)
-            group.admitted_step = self._step
-            if group.costs.admitted is None:
-                group.costs.admitted = self._clock()
-                self._counters.cached_prompt_tokens += group.costs.cached_tokens
-            else:
-                self._counters.recomputed_tokens += sum(s.length for s in group.pending)
-            budget -= sum(s.length for s in group.pending) + group.num_rows
-
-    def _prefill_budget(self, builder: PlanBuilder) -> int:
-        """Tokens that this step may prefill: running streams wait for at most max_prefill_tokens."""
-        left = self._config.max_step_tokens - builder.tokens
-        return min(left, self._config.max_prefill_tokens) if builder.rows else left
-
-    def _prefill(self, builder: PlanBuilder) -> None:
-        """Spans still to be computed, first in rank first. A group of one row whose last span fits
-        decodes in the same step: in each layer all keys and values are written before attention
-        reads. Several rows may have to copy a block that the spans fill only after the copies ran.
-        """
-        budget = self._prefill_budget(builder)
-        for group in sorted(self._running, key=lambda g: g.rank):
-            if budget <= 0:
-                return
-            if group.last_step == self._step or group.table is None:
-                continue
-            computed = bool(group.pending)
-            while group.pending and budget > 0:
-                budget -= self._compute_span(group, budget, builder)
-            if group.pending or (computed and group.num_rows > 1):
-                continue
-            if self._decode(group, builder):
-                budget -= group.num_rows
-
-    def _compute_span(self, group: SequenceGroup, budget: int, builder: PlanBuilder) -> int:
-        assert group.table is not None
-        span = group.pending[0]
-        part = Span(span.row, span.start, min(span.end, span.start + budget))
-        if part.end == span.end:
-            group.pending.pop(0)
-        else:
-            group.pending[0] = Span(span.row, part.end, span.end)
-        builder.segment(group, group.table, part)
-        self._counters.prefill_tokens += part.length
-        return part.length
-
     def _unblock(self) -> None:
-        """Nothing could run. Under overcommit the first group has outgrown the pool: it ends."""
-        if not self._running:
+        """Nothing can run. Under overcommit the first group has outgrown the pool: it ends. (Blocks
+        that copies read come back a step later, so one step without work proves nothing.)"""
+        if not self._batcher.running:
             return
-        group = self._running[0]
+        group = self._batcher.running[0]
         needed = 0 if group.table is None else group.table.blocks_needed(1)
         error = CapacityError(
             f"the pool ran out: {needed} more blocks needed, {self.pool.num_available} of "
@@ -323,10 +215,7 @@ class Scheduler:
             group.table.release()
             group.table = None
         self._preemptor.drop(group)
-        if group in self._running:
-            self._running.remove(group)
-        else:
-            self._waiting.remove(group)
+        self._batcher.remove(group)
         del self._groups[group.request_id]
 
     # -- looking in -------------------------------------------------------------------------------
@@ -337,9 +226,9 @@ class Scheduler:
         cached = self.pool.num_evictable
         return EngineStats(
             steps=c.steps,
-            running_groups=len(self._running),
-            waiting_groups=len(self._waiting),
-            running_rows=sum(g.num_rows for g in self._running),
+            running_groups=len(self._batcher.running),
+            waiting_groups=len(self._batcher.waiting),
+            running_rows=sum(g.num_rows for g in self._batcher.running),
             total_blocks=self.pool.num_blocks,
             free_blocks=self.pool.num_free,
             used_blocks=self.pool.num_blocks - self.pool.num_available,
@@ -362,5 +251,5 @@ class Scheduler:
 
     def check(self) -> None:
         """Verifies every block count against its holders. Raises BlockAccountingError."""
-        tables = [g.table for g in self._running if g.table is not None]
+        tables = [g.table for g in self._batcher.running if g.table is not None]
         self.pool.check([*tables, *([] if self.cache is None else [self.cache])])

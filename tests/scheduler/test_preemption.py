@@ -64,7 +64,7 @@ def test_recompute_computes_each_shared_block_once() -> None:
     engine.submit(what)
     for _ in range(6):
         engine.step()
-    group = engine.scheduler._running[0]
+    group = engine.scheduler._batcher.running[0]
     assert group.table is not None
     unique, size = group.table.num_unique, engine.scheduler.pool.block_size
     engine.scheduler.preempt("beam")

@@ -157,7 +157,7 @@ def test_a_failing_group_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in "abc":
         engine.submit(request(name, range(10), Sample(n=2, seed=3), max_tokens=5))
     engine.step()
-    broken = next(g for g in engine.scheduler._running if g.request_id == "b")
+    broken = next(g for g in engine.scheduler._batcher.running if g.request_id == "b")
     monkeypatch.setattr(broken.policy, "decide", lambda *_: 1 / 0)
     last = run(engine)
     assert isinstance(last["b"], GroupFailed)
@@ -171,7 +171,7 @@ def test_blocks_of_a_failed_group_are_cleared_before_reuse(monkeypatch: pytest.M
     engine = toy_engine(prefix_cache=False)
     engine.submit(request("x", range(10), Greedy(), max_tokens=5))
     engine.step()
-    broken = engine.scheduler._running[0]
+    broken = engine.scheduler._batcher.running[0]
     assert broken.table is not None
     held = set(broken.table.references().tolist())
     monkeypatch.setattr(broken.policy, "decide", lambda *_: 1 / 0)
