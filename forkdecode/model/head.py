@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from transformers import PreTrainedModel
-from transformers.utils import ModelOutput
+from transformers.utils.generic import ModelOutput
 
 MAX_LOGITS_BYTES = 256 * 1024 * 1024
 ROW_QUANTUM = 16

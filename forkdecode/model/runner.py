@@ -9,8 +9,9 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
+from forkdecode_kernels.attention_work import make_work
 from transformers import PreTrainedModel
-from transformers.utils import ModelOutput
+from transformers.utils.generic import ModelOutput
 
 from forkdecode.model.attention import ATTENTION_NAME, STEP_ARGUMENT, StepAttention, install
 from forkdecode.model.head import LogitsHead
@@ -19,7 +20,6 @@ from forkdecode.model.kv_cache import KvCache
 from forkdecode.model.packing import pack_linears
 from forkdecode.sampling.select import select
 from forkdecode.step import I64, SelectionRequest, SelectionResult, StepOutput, StepPlan
-from forkdecode_kernels.attention_work import make_work
 
 ROW_QUANTUM = 16
 """Tokens of a step are padded to a multiple of this: matrix products of at least this many rows give

@@ -60,14 +60,15 @@ def padded_length(tokens: int, block_size: int) -> int:
 
 def clip(group: DecodeLike, block_size: int, window: int | None) -> Tables:
     """Drops the blocks that lie wholly before the window of the group's rows."""
-    hidden = max(0, group.context_len - window) if window is not None else 0
+    context = int(group.context_len)
+    hidden = max(0, context - window) if window is not None else 0
     drop = hidden // block_size
     in_tails = max(0, drop - len(group.trunk))
     return Tables(
         group.token_start,
         group.trunk[drop:],
         group.tails[:, in_tails:],
-        group.context_len - drop * block_size,
+        context - drop * block_size,
         hidden - drop * block_size,
     )
 
@@ -171,8 +172,7 @@ def run_batch(
     for (_, values), n in reads:
         part = weights[:, column : column + values.shape[1]]
         column += values.shape[1]
-        product = part.view(n, -1, values.shape[1]) if part.is_contiguous() else _split(part, n)
-        out = _accumulate(out, product, values, len(rows))
+        out = _accumulate(out, part.view(n, -1, values.shape[1]), values, len(rows))
     assert out is not None
     return out.to(query.dtype)
 
@@ -195,11 +195,6 @@ def softmax(scores: torch.Tensor, sink: torch.Tensor | None) -> torch.Tensor:
 def _sink_column(sinks: torch.Tensor, kv_heads: int, batch: DecodeBatch) -> torch.Tensor:
     per_head = sinks.view(kv_heads, 1, -1).expand(-1, batch.groups * batch.rows, -1)
     return per_head.reshape(-1, 1)
-
-
-def _split(part: torch.Tensor, batches: int) -> torch.Tensor:
-    """[n * m, L] with any row stride -> [n, m, L] in place."""
-    return part.unflatten(0, (batches, -1))
 
 
 def _accumulate(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from forkdecode_kernels.attention_work import AttentionWork, I32
+from forkdecode_kernels.attention_work import I32, AttentionWork
 
 
 def attention(
