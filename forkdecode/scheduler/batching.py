@@ -1,0 +1,166 @@
+"""Continuous batching: which groups compute what in a step, and who makes room for whom."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable
+
+from forkdecode.config import EngineConfig
+from forkdecode.kv.block_pool import BlockPool
+from forkdecode.scheduler.admission import Admission
+from forkdecode.scheduler.group import SequenceGroup, Span
+from forkdecode.scheduler.plan import PlanBuilder
+from forkdecode.scheduler.preemption import Preemptor
+from forkdecode.scheduler.queue import WaitingQueue
+from forkdecode.scheduler.stats import Counters
+
+
+class Batcher:
+    """Fills a PlanBuilder, in this order: rows that are ready to decode, then admissions, then
+    prefill with what is left of the token budget.
+
+    running: groups with a table, in rank order; waiting: those without.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        pool: BlockPool,
+        admission: Admission,
+        preemptor: Preemptor,
+        counters: Counters,
+        clock: Callable[[], float],
+    ) -> None:
+        self.running: list[SequenceGroup] = []
+        self.waiting = WaitingQueue(config.aging_steps)
+        self._config = config
+        self._pool = pool
+        self._admission = admission
+        self._preemptor = preemptor
+        self._counters = counters
+        self._clock = clock
+        self._to_park: set[str] = set()
+
+    def preempt(self, request_id: str) -> None:
+        """Takes a running group out of the pool at the next step; it comes back when it fits."""
+        self._to_park.add(request_id)
+
+    def remove(self, group: SequenceGroup) -> None:
+        """Forgets a group that has ended."""
+        if group in self.running:
+            self.running.remove(group)
+        else:
+            self.waiting.remove(group)
+
+    def fill(self, builder: PlanBuilder) -> None:
+        """Plans a step."""
+        self.waiting.age(builder.step)
+        preempted = self._counters.preemptions
+        for group in [g for g in self.running if g.request_id in self._to_park]:
+            self._park(group, builder)
+        self._to_park.clear()
+        self._decode_ready(builder)
+        # Blocks that were just taken from one group are not for a new one.
+        if self._counters.preemptions == preempted:
+            self._admit(builder)
+        self._prefill(builder)
+
+    def _decode_ready(self, builder: PlanBuilder) -> None:
+        """Rows of groups whose KV is complete. Those left out of a step that was full go first."""
+        ready = [g for g in self.running if not g.pending]
+        for group in sorted(ready, key=lambda g: g.last_step):
+            if builder.tokens >= self._config.max_step_tokens:
+                return
+            if group.table is not None:  # not preempted for one before it
+                self._decode(group, builder)
+
+    def _decode(self, group: SequenceGroup, builder: PlanBuilder) -> bool:
+        """Plans one token of every row, all rows even above the budget. Makes room by preempting
+        lower-ranked groups that this step does not run."""
+        table = group.table
+        assert table is not None
+        while table.blocks_needed(1) > self._pool.num_available:
+            victim = self._victim(group, builder)
+            if victim is None:
+                return False
+            self._park(victim, builder)
+            if victim is group:
+                return False
+        extension = table.extend(1)
+        group.costs.copies += len(extension.copies)
+        self._counters.copies += len(extension.copies)
+        group.last_step = builder.step
+        builder.decode(group, table, extension.slots, extension.copies)
+        return True
+
+    def _victim(self, group: SequenceGroup, builder: PlanBuilder) -> SequenceGroup | None:
+        """The lowest-ranked group behind `group` that this step does not run, else `group` itself,
+        unless it is the first in rank: that one is never preempted, so that work always ends."""
+        for other in reversed(self.running):
+            if other is group:
+                break
+            if builder.step not in (other.last_step, other.admitted_step):
+                return other
+        # What was swapped in for this step has not arrived yet. And while others run in this step,
+        # to wait for one of them to finish costs less.
+        keeps = group is self.running[0] or builder.tokens or group.admitted_step == builder.step
+        return None if keeps else group
+
+    def _park(self, group: SequenceGroup, builder: PlanBuilder) -> None:
+        self._counters.swapped_blocks += self._preemptor.park(group, builder.moves)
+        self._counters.preemptions += 1
+        self.running.remove(group)
+        self.waiting.push(group, builder.step)
+
+    def _admit(self, builder: PlanBuilder) -> None:
+        """Lets waiting groups in, in order, while there are blocks and tokens of the budget left."""
+        budget = self._prefill_budget(builder) - sum(g.pending_tokens for g in self.running)
+        while budget > 0:
+            group = self.waiting.head()
+            if group is None or not self._admission.admit(group, self.running, builder.moves):
+                return
+            self.waiting.pop()
+            bisect.insort(self.running, group, key=lambda g: g.rank)
+            group.admitted_step = builder.step
+            if group.costs.admitted is None:
+                group.costs.admitted = self._clock()
+                self._counters.cached_prompt_tokens += group.costs.cached_tokens
+            else:
+                self._counters.recomputed_tokens += group.pending_tokens
+            budget -= group.pending_tokens + group.num_rows
+
+    def _prefill_budget(self, builder: PlanBuilder) -> int:
+        """Tokens that this step may prefill: running streams wait for at most max_prefill_tokens."""
+        left = self._config.max_step_tokens - builder.tokens
+        return min(left, self._config.max_prefill_tokens) if builder.rows else left
+
+    def _prefill(self, builder: PlanBuilder) -> None:
+        """Spans still to be computed, first in rank first. A group of one row whose last span fits
+        decodes in the same step: in each layer all keys and values are written before attention
+        reads. Several rows may have to copy a block that the spans fill only after the copies ran.
+        """
+        budget = self._prefill_budget(builder)
+        for group in list(self.running):
+            if budget <= 0:
+                return
+            if group.last_step == builder.step or group.table is None:
+                continue
+            computed = bool(group.pending)
+            while group.pending and budget > 0:
+                budget -= self._compute_span(group, budget, builder)
+            if group.pending or (computed and group.num_rows > 1):
+                continue
+            if self._decode(group, builder):
+                budget -= group.num_rows
+
+    def _compute_span(self, group: SequenceGroup, budget: int, builder: PlanBuilder) -> int:
+        assert group.table is not None
+        span = group.pending[0]
+        part = Span(span.row, span.start, min(span.end, span.start + budget))
+        if part.end == span.end:
+            group.pending.pop(0)
+        else:
+            group.pending[0] = Span(span.row, part.end, span.end)
+        builder.segment(group, group.table, part)
+        self._counters.prefill_tokens += part.length
+        return part.length
