@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from forkdecode.config import DEFAULT_MODEL
-from forkdecode.errors import ModelLoadError
+from forkdecode.errors import ModelLoadError, invalid
 from forkdecode.model.default_model import SMOLLM2, ensure
 from forkdecode.model.info import DTYPE_BYTES, ModelInfo
 from forkdecode.model.probe import probe
@@ -47,7 +47,8 @@ def load(
     model: DEFAULT_MODEL, a local folder, a .gguf file or a hub id. dtype: of weights and KV cache;
     "auto" is bfloat16 where the CPU multiplies it natively, else float32. device: "auto" is the CPU.
     max_positions: serve fewer positions than the model has.
-    Raises ModelLoadError, with the reason, for what can't be had, opened or served.
+    Raises ModelLoadError, with the reason, for what can't be had, opened or served, and
+    InvalidRequestError for a wrong dtype or device.
     """
     chosen_dtype = resolve_dtype(dtype)
     name, (opened, tokenizer) = _open(model, chosen_dtype)
@@ -105,7 +106,7 @@ def resolve_dtype(dtype: str, cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
         return dtype
     if dtype != "auto":
         allowed = ", ".join(("auto", *DTYPE_BYTES))
-        raise ModelLoadError(f"dtype: {dtype!r} is unknown; allowed: {allowed}", field="dtype")
+        raise invalid("dtype", f"{dtype!r} is unknown", allowed)
     try:
         flags = set(re.findall(r"\w+", cpuinfo.read_text()))
     except OSError:
@@ -120,9 +121,7 @@ def resolve_device(device: str) -> torch.device:
     try:
         return torch.device(device)
     except RuntimeError as error:
-        raise ModelLoadError(
-            f"device: {device!r} is unknown; allowed: auto, cpu, or a device of torch", field="device"
-        ) from error
+        raise invalid("device", f"{device!r} is unknown", "auto, cpu, or a device of torch") from error
 
 
 def _open(model: str, dtype: str) -> tuple[str, Opened]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForCausalLM
 
-from forkdecode.errors import ModelLoadError
+from forkdecode.errors import InvalidRequestError, ModelLoadError
 from forkdecode.model.loader import load, resolve_device, resolve_dtype
 from tests.model.tiny_gguf import write_tiny_gguf
 from tests.tiny_model import EOS, save_model, save_tiny_llama, vocabulary
@@ -149,11 +149,11 @@ def test_auto_dtype_is_bfloat16_where_the_cpu_has_it(tmp_path: Path) -> None:
     assert resolve_dtype("auto", cpuinfo) == "float32"
     assert resolve_dtype("auto", tmp_path / "missing") == "float32"
     assert resolve_dtype("bfloat16", cpuinfo) == "bfloat16"
-    with pytest.raises(ModelLoadError, match="dtype: 'int8' is unknown; allowed: auto, float32"):
+    with pytest.raises(InvalidRequestError, match="dtype: 'int8' is unknown; allowed: auto, float32"):
         resolve_dtype("int8")
 
 
 def test_devices_are_checked(tmp_path: Path) -> None:
     assert resolve_device("auto") == torch.device("cpu")
-    with pytest.raises(ModelLoadError, match="device: 'abacus' is unknown"):
+    with pytest.raises(InvalidRequestError, match="device: 'abacus' is unknown"):
         resolve_device("abacus")

@@ -1,0 +1,115 @@
+"""The commands and their flags. What they do is in the modules of their names.
+
+Engine and torch are imported when a command runs, so that --help answers at once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from forkdecode.cli.flags import ENGINE_FLAGS, OPTION_FLAGS, STRATEGY_FLAGS, given, with_flags
+from forkdecode.config import DEFAULT_MODEL
+from forkdecode.errors import InvalidRequestError
+
+app = typer.Typer(
+    name="forkdecode",
+    help="Many candidates of a prompt over shared KV blocks: sampling, best-of-n, beam search.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and the engine's log.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if version:
+        from importlib.metadata import version as installed
+
+        typer.echo(f"forkdecode {installed('forkdecode')}")
+        raise typer.Exit
+
+
+@app.command()
+@with_flags(ENGINE_FLAGS)
+def demo(
+    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Tokens a candidate.")] = 64,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the samples.")] = 0,
+    debug: Debug = False,
+    **flags: Any,
+) -> None:
+    """Decode real prompts by four strategies in one batch, and count what sharing saves."""
+    from forkdecode.cli.demo import run_demo
+    from forkdecode.cli.engine import open_llm
+
+    with open_llm(given(flags), debug=debug) as llm:
+        run_demo(llm, max_tokens=max_tokens, seed=seed)
+
+
+@app.command()
+@with_flags(STRATEGY_FLAGS, OPTION_FLAGS, ENGINE_FLAGS)
+def decode(
+    prompts: Annotated[list[str] | None, typer.Argument(metavar="PROMPT", help="'-' reads stdin.")] = None,
+    input_path: Annotated[
+        Path | None,
+        typer.Option(
+            "--input",
+            exists=True,
+            dir_okay=False,
+            help="JSONL: a request a line, with its own strategy and options.",
+        ),
+    ] = None,
+    output_path: Annotated[
+        Path | None,
+        typer.Option("--output", help="JSONL of results as they finish; resumed where it exists."),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start --output anew.")] = False,
+    chat: Annotated[bool, typer.Option("--chat", help="Wrap each text as a user message.")] = False,
+    as_json: AsJson = False,
+    stats: Annotated[bool, typer.Option("--stats", help="Blocks, times and rates, on stderr.")] = False,
+    debug: Debug = False,
+    **flags: Any,
+) -> None:
+    """Decode prompts given here, or a file of requests."""
+    from forkdecode.cli.batch import FileJob, RequestFile
+    from forkdecode.cli.decode import decode_prompts
+    from forkdecode.cli.engine import open_async_llm, open_llm
+    from forkdecode.cli.requests import Defaults
+
+    chosen = given(flags)
+    engine = {name: chosen.pop(name) for name in list(chosen) if name in ENGINE_FLAGS}
+    defaults = Defaults(chosen, chat=chat)
+    _check_sources(prompts, input_path, output_path)
+    if prompts:
+        strategy, options = defaults.build()
+        with open_llm(engine, debug=debug) as llm:
+            decode_prompts(llm, prompts, strategy, options, chat=chat, as_json=as_json, stats=stats)
+        return
+    assert input_path is not None and output_path is not None  # noqa: PT018 - narrows both
+    requests = RequestFile(input_path, defaults, str(engine.get("model", DEFAULT_MODEL)))
+    job = FileJob.open(requests, output_path, overwrite=overwrite)
+    raise typer.Exit(job.run(lambda: open_async_llm(engine, debug=debug)))
+
+
+def _check_sources(prompts: list[str] | None, input_path: Path | None, output_path: Path | None) -> None:
+    if prompts and (input_path or output_path):
+        raise InvalidRequestError(
+            "prompts: --input and --output are for files of requests; give one or the other"
+        )
+    if not prompts and not (input_path and output_path):
+        raise InvalidRequestError("prompts: none given; allowed: PROMPT..., or --input with --output")
+
+
+@app.command()
+def models(as_json: AsJson = False) -> None:
+    """Show which models are on this machine."""
+    from forkdecode.cli.models import show_models
+
+    show_models(as_json=as_json)

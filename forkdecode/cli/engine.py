@@ -1,0 +1,40 @@
+"""Opening the engine for a command: messages while a model is fetched, the capacity once it is there."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import typer
+
+from forkdecode.llm import LLM, AsyncLLM
+
+
+def open_llm(settings: Mapping[str, Any], *, debug: bool) -> LLM:
+    """An LLM as the flags say. Prints what takes long, and the capacity, to stderr."""
+    _show_messages(debug)
+    llm = LLM(**settings)
+    _show_capacity(llm)
+    return llm
+
+
+def open_async_llm(settings: Mapping[str, Any], *, debug: bool) -> AsyncLLM:
+    """The async twin of open_llm."""
+    _show_messages(debug)
+    llm = AsyncLLM(**settings)
+    _show_capacity(llm)
+    return llm
+
+
+def _show_capacity(llm: LLM | AsyncLLM) -> None:
+    typer.echo(f"{llm.info.name} ({llm.info.dtype}): {llm.capacity}", err=True)
+
+
+def _show_messages(debug: bool) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    logger = logging.getLogger("forkdecode")
+    logger.handlers[:] = [handler]
+    logger.propagate = False
+    logger.setLevel(logging.DEBUG if debug else logging.INFO)

@@ -1,0 +1,127 @@
+"""Every flag once: its name is the field it sets in forkdecode.types or EngineConfig.
+
+A flag that is not given is None and left out, so that the dataclasses' own defaults and checks hold.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+from forkdecode.errors import invalid
+
+Flags: TypeAlias = Mapping[str, tuple[Any, str]]
+"""name -> (type of a value, help). `bool` is a switch, `list[...]` may be repeated."""
+
+STRATEGY_FLAGS: Flags = {
+    "strategy": (str, "greedy (default), sample, best-of or beam."),
+    "n": (int, "sample, best-of: how many candidates are returned."),
+    "best_of": (int, "best-of: how many are drawn."),
+    "width": (int, "beam: how many hypotheses are kept at each step."),
+    "num_return_sequences": (int, "beam: how many are returned; all by default."),
+    "length_penalty": (float, "beam: score = sum of log-probabilities / length ** penalty."),
+    "early_stopping": (str, "beam: true, false or never."),
+    "patience": (float, "beam: pool of ceil(patience * width); needs early stopping true."),
+    "temperature": (float, "sample, best-of."),
+    "top_k": (int, "sample, best-of: draw from the k most likely tokens; 0 is off."),
+    "top_p": (float, "sample, best-of: draw from the smallest set of this probability."),
+    "min_p": (float, "sample, best-of: drop tokens below this share of the likeliest one's probability."),
+    "typical_p": (float, "sample, best-of: locally typical sampling."),
+    "seed": (int, "sample, best-of: the same seed repeats the same candidates."),
+    "rank_by": (str, "best-of: cumulative_logprob or mean_logprob."),
+    "first_finished": (int, "best-of: stop when this many have finished."),
+}
+OPTION_FLAGS: Flags = {
+    "max_tokens": (int, "Generated tokens at most."),
+    "min_tokens": (int, "Generated tokens at least."),
+    "stop": (list[str], "A text that ends a candidate."),
+    "stop_token_ids": (list[int], "A token id that ends a candidate."),
+    "include_stop": (bool, "Keep the stop text."),
+    "ignore_eos": (bool, "EOS doesn't end a candidate."),
+    "repetition_penalty": (float, "Divides the logits of tokens seen before."),
+    "presence_penalty": (float, "Subtracted once from tokens generated before."),
+    "frequency_penalty": (float, "Subtracted for each time a token was generated before."),
+    "no_repeat_ngram_size": (int, "No n-gram of this size twice."),
+    "logit_bias": (list[str], "TOKEN_ID=BIAS, added to its logit."),
+    "bad_words": (list[str], "A text that is never generated."),
+    "allowed_token_ids": (list[int], "Only these token ids are generated."),
+    "forced_prefix": (str, "A text each candidate begins with."),
+    "logprobs": (int, "Log-probabilities of the top k tokens of each step, in --json."),
+    "priority": (int, "Higher runs first."),
+    "cache_salt": (str, "Prompts share cached blocks only under the same salt."),
+}
+ENGINE_FLAGS: Flags = {
+    "model": (str, "The default model, a folder, a hub id or a .gguf file."),
+    "dtype": (str, "auto, float32 or bfloat16."),
+    "device": (str, "auto or a device of torch."),
+    "threads": (int, "Threads of the engine's matrix products."),
+    "kv_memory": (str, "Memory for KV blocks: 2GiB, or 25% of what is free."),
+    "num_blocks": (int, "KV blocks, instead of --kv-memory."),
+    "block_size": (int, "Tokens a block: a power of two, 1 to 128."),
+    "swap_memory": (str, "Host memory for preempted groups."),
+    "max_step_tokens": (int, "Token budget of a step."),
+    "max_prefill_tokens": (int, "Prefill share of a step that also decodes."),
+    "max_waiting": (int, "Requests that may wait."),
+    "watermark": (float, "Share of the blocks that admission leaves free."),
+    "prefix_cache": (bool, "Keep blocks of finished prompts for later ones; --no-prefix-cache."),
+    "preemption": (str, "auto, recompute or swap."),
+    "overcommit": (bool, "Admit what may run out of blocks before it ends."),
+    "aging_steps": (int, "Steps of waiting that count as one level of priority."),
+}
+_SINGULAR = {
+    "stop_token_ids": "stop-token-id",
+    "bad_words": "bad-word",
+    "allowed_token_ids": "allowed-token-id",
+}
+_ON_BY_DEFAULT = frozenset({"prefix_cache"})
+_PANELS = ((STRATEGY_FLAGS, "Strategy"), (OPTION_FLAGS, "Options"), (ENGINE_FLAGS, "Engine"))
+
+
+def with_flags(*tables: Flags) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Gives a command the flags of `tables`; they arrive in its **flags."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def wrapper(**values: Any) -> Any:
+            return command(**values)
+
+        own = inspect.signature(command, eval_str=True).parameters.values()
+        kept = [p.replace(kind=p.KEYWORD_ONLY) for p in own if p.kind is not p.VAR_KEYWORD]
+        added = [_parameter(name, *spec) for table in tables for name, spec in table.items()]
+        wrapper.__signature__ = inspect.Signature(kept + added)  # type: ignore[attr-defined]
+        return wrapper
+
+    return decorate
+
+
+def given(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags that the user gave, with text turned into what the dataclasses take."""
+    found = {name: value for name, value in flags.items() if value is not None and value != []}
+    if "logit_bias" in found:
+        found["logit_bias"] = dict(_bias(text) for text in found["logit_bias"])
+    if "early_stopping" in found:
+        text = found["early_stopping"]
+        found["early_stopping"] = {"true": True, "false": False}.get(text.lower(), text)
+    return found
+
+
+def _parameter(name: str, kind: Any, text: str) -> inspect.Parameter:
+    flag = "--" + _SINGULAR.get(name, name.replace("_", "-"))
+    if name in _ON_BY_DEFAULT:
+        flag = f"{flag}/--no-{name.replace('_', '-')}"
+    panel = next(title for table, title in _PANELS if name in table)
+    option = typer.Option(flag, help=text, rich_help_panel=panel, show_default=False)
+    annotation = Annotated[kind | None, option]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _bias(text: str) -> tuple[int, float]:
+    token, _, bias = text.partition("=")
+    try:
+        return int(token), float(bias)
+    except ValueError:
+        raise invalid("logit_bias", f"{text!r} is not a bias", "TOKEN_ID=NUMBER") from None

@@ -1,0 +1,69 @@
+"""Results for people (rich tables) and for programs (JSON objects)."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from forkdecode.types import Candidate, DecodeResult, Usage
+
+
+def result_record(result: DecodeResult) -> dict[str, Any]:
+    """A result as a JSON object. Log-probabilities of candidates only where they were asked for."""
+    return {
+        "request_id": result.request_id,
+        "strategy": type(result.strategy).__name__,
+        "seed": result.seed,
+        "prompt_tokens": result.usage.prompt_tokens,
+        "candidates": [_candidate_record(candidate) for candidate in result.candidates],
+        "usage": dataclasses.asdict(result.usage) | {"saved": result.usage.saved},
+    }
+
+
+def _candidate_record(candidate: Candidate) -> dict[str, Any]:
+    record = dataclasses.asdict(candidate)
+    if candidate.logprobs is None:
+        del record["logprobs"]
+    return record
+
+
+def candidate_table(result: DecodeResult, *, longest: int | None = None) -> Table:
+    """The candidates in order, with scores. longest: characters of text shown at most."""
+    table = Table(box=None, padding=(0, 1), header_style="dim", show_edge=False)
+    table.add_column("#", justify="right")
+    table.add_column("score", justify="right")
+    table.add_column("log-prob", justify="right")
+    table.add_column("tokens", justify="right")
+    table.add_column("end")
+    table.add_column("text", ratio=1)
+    for rank, candidate in enumerate(result.candidates, 1):
+        table.add_row(
+            str(rank),
+            f"{candidate.score:.3f}",
+            f"{candidate.cumulative_logprob:.2f}",
+            str(len(candidate.token_ids)),
+            candidate.finish_reason,
+            Text(_line(candidate.text, longest)),
+        )
+    return table
+
+
+def _line(text: str, longest: int | None) -> str:
+    line = " ".join(text.split())
+    return line if longest is None or len(line) <= longest else line[: longest - 1] + "…"
+
+
+def usage_lines(usage: Usage) -> str:
+    """A request's usage in two lines."""
+    return (
+        f"{usage.prompt_tokens} prompt tokens ({usage.cached_tokens} cached), "
+        f"{usage.generated_tokens} generated; first token {usage.time_to_first_token * 1e3:.0f} ms, "
+        f"then {usage.time_per_token * 1e3:.1f} ms a step, "
+        f"{usage.total_time:.2f} s in all\n"
+        f"KV blocks {usage.peak_unshared_blocks} without sharing, {usage.peak_unique_blocks} with, at peak; "
+        f"{usage.saved:.1%} saved over time; {usage.copies} copy-on-write copies; "
+        f"{usage.preemptions} preemptions"
+    )

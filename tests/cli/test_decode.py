@@ -1,0 +1,160 @@
+"""`forkdecode decode PROMPT`: what it prints, against the SDK."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forkdecode import LLM, Beam, BestOf, Greedy, Sample
+from forkdecode.types import Options, Strategy
+from tests.cli.conftest import Cli
+
+PROMPT = "hello world, hello"
+MAIN = "from forkdecode.cli import main; main()"
+STRATEGIES = [
+    ([], Greedy()),
+    (["--strategy", "sample", "--n", "3", "--seed", "7", "--top-k", "20"], Sample(n=3, seed=7, top_k=20)),
+    (["--strategy", "best-of", "--best-of", "4", "--n", "2", "--seed", "1"], BestOf(best_of=4, n=2, seed=1)),
+    (
+        ["--strategy", "beam", "--width", "3", "--length-penalty", "0.5", "--early-stopping", "true"],
+        Beam(width=3, length_penalty=0.5, early_stopping=True),
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def llm(model: str) -> Any:
+    with LLM(model, dtype="float32", num_blocks=200) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(("flags", "strategy"), STRATEGIES)
+def test_json_is_what_the_sdk_returns(
+    cli: Cli, llm: LLM, model: str, flags: list[str], strategy: Strategy
+) -> None:
+    expected = llm.decode(PROMPT, strategy, max_tokens=8, logprobs=2)
+    ran = cli(
+        "decode", PROMPT, *flags, "--model", model, "--dtype", "float32", "--num-blocks", "200",
+        "--max-tokens", "8", "--logprobs", "2", "--json",
+    )  # fmt: skip
+    assert ran.code == 0
+    record = json.loads(ran.out)
+    assert record["strategy"] == type(strategy).__name__
+    assert [c["token_ids"] for c in record["candidates"]] == [list(c.token_ids) for c in expected.candidates]
+    assert [c["text"] for c in record["candidates"]] == [c.text for c in expected.candidates]
+    assert [c["score"] for c in record["candidates"]] == [c.score for c in expected.candidates]
+    assert len(record["candidates"][0]["logprobs"][0]["top"]) == 2
+    assert record["usage"]["generated_tokens"] == expected.usage.generated_tokens
+
+
+def test_one_candidate_is_streamed_as_text(cli: Cli, llm: LLM, model: str) -> None:
+    ran = cli("decode", PROMPT, "--model", model, "--dtype", "float32", "--max-tokens", "12")
+    assert ran.out == llm.decode(PROMPT, max_tokens=12).text + "\n"
+    assert "tokens" in ran.err  # the capacity, before anything else
+    assert "beams of 4" in ran.err
+
+
+def test_options_reach_the_engine(cli: Cli, llm: LLM, model: str) -> None:
+    options = Options(
+        max_tokens=10, min_tokens=4, bad_words=("o",), logit_bias={5: 3.0}, forced_prefix="hello"
+    )
+    flags = [
+        "--max-tokens",
+        "10",
+        "--min-tokens",
+        "4",
+        "--bad-word",
+        "o",
+        "--logit-bias",
+        "5=3",
+        "--forced-prefix",
+    ]
+    ran = cli("decode", PROMPT, *flags, "hello", "--model", model, "--dtype", "float32", "--json")
+    expected = llm.decode(PROMPT, options=options).candidates[0]
+    assert json.loads(ran.out)["candidates"][0]["token_ids"] == list(expected.token_ids)
+    assert expected.text.startswith("hello")
+
+
+def test_several_prompts_are_printed_in_order(cli: Cli, llm: LLM, model: str) -> None:
+    prompts = ["hello", "world", "hell"]
+    ran = cli("decode", *prompts, "--model", model, "--dtype", "float32", "--max-tokens", "5", "--json")
+    texts = [json.loads(line)["candidates"][0]["text"] for line in ran.out.splitlines()]
+    assert texts == [result.text for result in llm.decode(prompts, max_tokens=5)]
+    table = cli("decode", *prompts, "--model", model, "--max-tokens", "5").out
+    assert [table.index(p) for p in ("hello\n", "world\n", "hell\n")] == sorted(
+        table.index(p) for p in ("hello\n", "world\n", "hell\n")
+    )
+
+
+def test_chat_uses_the_template(cli: Cli, llm: LLM, model: str) -> None:
+    ran = cli(
+        "decode", PROMPT, "--chat", "--model", model, "--dtype", "float32", "--max-tokens", "5", "--json"
+    )
+    expected = llm.decode([{"role": "user", "content": PROMPT}], max_tokens=5)
+    assert json.loads(ran.out)["prompt_tokens"] == expected.usage.prompt_tokens
+    assert json.loads(ran.out)["candidates"][0]["text"] == expected.text
+
+
+def test_a_dash_reads_stdin(cli: Cli, llm: LLM, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(PROMPT))
+    ran = cli("decode", "-", "--model", model, "--dtype", "float32", "--max-tokens", "5")
+    assert ran.out == llm.decode(PROMPT, max_tokens=5).text + "\n"
+
+
+def test_stats_go_to_stderr(cli: Cli, model: str) -> None:
+    ran = cli(
+        "decode",
+        "hello " * 20,
+        "--model",
+        model,
+        "--strategy",
+        "beam",
+        "--max-tokens",
+        "6",
+        "--stats",
+        "--json",
+    )
+    assert "copy-on-write copies" in ran.err
+    assert "saved over time" in ran.err
+    assert len(ran.out.splitlines()) == 1
+
+
+def test_markup_in_a_text_is_no_markup(cli: Cli, model: str) -> None:
+    ran = cli("decode", "[bold]", "[/nope]", "--model", model, "--max-tokens", "3")
+    assert ran.code == 0
+    assert "[bold]" in ran.out
+    assert "[/nope]" in ran.out
+
+
+def test_a_reader_that_leaves_is_no_traceback(model: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", MAIN, "decode", "hello", "--model", model, "--max-tokens", "5", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        err = process.stderr.read()
+    assert "Traceback" not in err
+    assert process.returncode == 1
+
+
+def test_ctrl_c_ends_at_once_and_cleanly(tmp_path: Path, model: str) -> None:
+    lines = [json.dumps({"prompt": "hello", "max_tokens": 400, "ignore_eos": True}) for _ in range(200)]
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text("\n".join(lines))
+    command = [sys.executable, "-c", MAIN, "decode", "--input", str(source), "--output", str(output)]
+    with subprocess.Popen([*command, "--model", model], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        process.stderr.readline()  # the capacity: the engine runs
+        process.send_signal(signal.SIGINT)
+        err = process.stderr.read()
+    assert process.returncode == 130
+    assert err.startswith("interrupted after ")
+    assert len(err.splitlines()) == 1
+    assert all(json.loads(line)["candidates"] for line in output.read_text().splitlines())
