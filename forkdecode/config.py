@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from numbers import Integral
+from typing import Literal, TypeAlias, get_args
 
+from forkdecode.checks import check_bool, check_float, check_int, keep, shown
 from forkdecode.errors import invalid
-from forkdecode.types import check_bool, check_float, check_int
 
 Preemption: TypeAlias = Literal["auto", "recompute", "swap"]
 DEFAULT_MODEL = "smollm2-135m-instruct"
+MAX_BYTES = 2**63 - 1
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4,
           "ki": 1024, "mi": 1024**2, "gi": 1024**3, "ti": 1024**4}  # fmt: skip
 
 
-def parse_bytes(field: str, text: str | int) -> int:
+def parse_bytes(field: str, size: str | int) -> int:
     """'2GiB', '500MB', '1g' or a number of bytes -> bytes. Raises InvalidRequestError."""
-    if isinstance(text, int) and not isinstance(text, bool):
-        check_int(field, text, 0)
-        return text
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", str(text), re.IGNORECASE)
+    if isinstance(size, Integral) and not isinstance(size, bool):
+        return check_int(field, size, 0, MAX_BYTES)
+    text = size if isinstance(size, str) else ""
+    match = re.fullmatch(r"\s*(\d{1,20}(?:\.\d{1,20})?)\s*([kmgt]i?)?b?\s*", text, re.IGNORECASE)
     if match is None:
-        raise invalid(field, f"{text!r} is not a size", "sizes such as 2GiB, 500MB or 1073741824")
-    return int(float(match[1]) * _UNITS[(match[2] or "").lower()])
+        raise invalid(field, f"{shown(size)} is not a size", "sizes such as 2GiB, 500MB or 1073741824")
+    return check_int(field, int(float(match[1]) * _UNITS[(match[2] or "").lower()]), 0, MAX_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,29 +52,27 @@ class EngineConfig:
     aging_steps: int = 256
 
     def __post_init__(self) -> None:
-        check_int("block_size", self.block_size, 1, 128)
+        keep(self, "block_size", check_int, 1, 128)
         if self.block_size & (self.block_size - 1):
             raise invalid("block_size", f"{self.block_size} is not a power of two", "1, 2, 4 ... 128")
-        if not str(self.kv_memory).rstrip().endswith("%"):
+        if self.memory_share() is None:
             parse_bytes("kv_memory", self.kv_memory)
-        else:
-            self.memory_share()
         if self.num_blocks is not None:
-            check_int("num_blocks", self.num_blocks, 1, 2**31 - 2)
+            keep(self, "num_blocks", check_int, 1, 2**31 - 2)
         parse_bytes("swap_memory", self.swap_memory)
-        check_int("max_step_tokens", self.max_step_tokens, 1)
-        check_int("max_prefill_tokens", self.max_prefill_tokens, 1)
-        check_int("max_waiting", self.max_waiting, 1)
-        check_float("watermark", self.watermark, 0.0, 0.5)
-        check_bool("prefix_cache", self.prefix_cache)
-        if self.preemption not in ("auto", "recompute", "swap"):
-            raise invalid("preemption", f"{self.preemption!r} is unknown", "'auto', 'recompute', 'swap'")
-        check_bool("overcommit", self.overcommit)
-        check_int("aging_steps", self.aging_steps, 1)
+        keep(self, "max_step_tokens", check_int, 1)
+        keep(self, "max_prefill_tokens", check_int, 1)
+        keep(self, "max_waiting", check_int, 1)
+        keep(self, "watermark", check_float, 0.0, 0.5)
+        keep(self, "prefix_cache", check_bool)
+        if not isinstance(self.preemption, str) or self.preemption not in get_args(Preemption):
+            raise invalid("preemption", f"{shown(self.preemption)} is unknown", "'auto', 'recompute', 'swap'")
+        keep(self, "overcommit", check_bool)
+        keep(self, "aging_steps", check_int, 1)
 
     def memory_share(self) -> float | None:
         """kv_memory as a share of free memory (0 to 1), or None when it is a size."""
-        text = str(self.kv_memory).strip()
+        text = self.kv_memory.strip() if isinstance(self.kv_memory, str) else ""
         if not text.endswith("%"):
             return None
         try:
@@ -80,5 +80,5 @@ class EngineConfig:
         except ValueError:
             share = -1.0
         if not 0 < share <= 95:
-            raise invalid("kv_memory", f"{text!r} is not a share", "0% (exclusive) to 95%, or a size")
+            raise invalid("kv_memory", f"{shown(text)} is not a share", "0% (exclusive) to 95%, or a size")
         return share / 100

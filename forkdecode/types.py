@@ -7,6 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeAlias, get_args
 
+from forkdecode.checks import (
+    check_bool,
+    check_float,
+    check_int,
+    check_texts,
+    check_token_ids,
+    check_unicode,
+    check_words,
+    keep,
+    shown,
+)
 from forkdecode.errors import invalid
 
 EarlyStopping: TypeAlias = Literal[True, False, "never"]
@@ -20,42 +31,18 @@ Prompt: TypeAlias = str | Sequence[int] | Sequence[Message]
 
 MAX_COUNT = 65_536
 MAX_SEED = 2**64 - 1
-
-
-def check_int(name: str, value: object, low: int, high: int | None = None) -> None:
-    """Raises InvalidRequestError unless `value` is an int (no bool) in low..high."""
-    top = "any larger integer" if high is None else str(high)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise invalid(name, f"{value!r} is not an integer", f"integers from {low} to {top}")
-    if value < low or (high is not None and value > high):
-        raise invalid(name, f"{value} is out of range", f"integers from {low} to {top}")
-
-
-def check_float(
-    name: str, value: object, low: float = -math.inf, high: float = math.inf, *, open_low: bool = False
-) -> None:
-    """Raises InvalidRequestError unless `value` is a finite number in [low, high] or (low, high]."""
-    allowed = f"finite numbers {'above' if open_low else 'from'} {low:g} to {high:g}"
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise invalid(name, f"{value!r} is not a number", allowed)
-    if not math.isfinite(value) or value > high or value < low or (open_low and value == low):
-        raise invalid(name, f"{value!r} is out of range", allowed)
-
-
-def check_bool(name: str, value: object) -> None:
-    """Raises InvalidRequestError unless `value` is True or False."""
-    if not isinstance(value, bool):
-        raise invalid(name, f"{value!r} is not a boolean", "True or False")
+MAX_STOP_BYTES = 4096
+"""Of all stop strings of a request: each byte is a state with a 2 KiB row of transitions."""
 
 
 def _check_sampling(s: Sample | BestOf) -> None:
-    check_float("temperature", s.temperature, 0.0, 1e4)
-    check_int("top_k", s.top_k, 0)
-    check_float("top_p", s.top_p, 0.0, 1.0, open_low=True)
-    check_float("min_p", s.min_p, 0.0, 1.0)
-    check_float("typical_p", s.typical_p, 0.0, 1.0, open_low=True)
+    keep(s, "temperature", check_float, 0.0, 1e4)
+    keep(s, "top_k", check_int, 0)
+    keep(s, "top_p", check_float, 0.0, 1.0, open_low=True)
+    keep(s, "min_p", check_float, 0.0, 1.0)
+    keep(s, "typical_p", check_float, 0.0, 1.0, open_low=True)
     if s.seed is not None:
-        check_int("seed", s.seed, 0, MAX_SEED)
+        keep(s, "seed", check_int, 0, MAX_SEED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +67,7 @@ class Sample:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        check_int("n", self.n, 1, MAX_COUNT)
+        keep(self, "n", check_int, 1, MAX_COUNT)
         _check_sampling(self)
         if self.temperature == 0.0 and self.n > 1:
             raise invalid("temperature", f"0 would make all n={self.n} samples equal", "above 0 with n > 1")
@@ -107,21 +94,22 @@ class BestOf:
     first_finished: int | None = None
 
     def __post_init__(self) -> None:
-        check_int("best_of", self.best_of, 1, MAX_COUNT)
-        check_int("n", self.n, 1, self.best_of)
+        keep(self, "best_of", check_int, 1, MAX_COUNT)
+        keep(self, "n", check_int, 1, self.best_of)
         _check_sampling(self)
         if self.temperature == 0.0 and self.best_of > 1:
             raise invalid(
                 "temperature", f"0 would make all {self.best_of} samples equal", "above 0 with best_of > 1"
             )
-        if not callable(self.rank_by) and self.rank_by not in get_args(RankBy):
+        named = isinstance(self.rank_by, str) and self.rank_by in get_args(RankBy)
+        if not named and not callable(self.rank_by):
             raise invalid(
                 "rank_by",
-                f"{self.rank_by!r} is unknown",
+                f"{shown(self.rank_by)} is unknown",
                 "'cumulative_logprob', 'mean_logprob' or a callable on candidates",
             )
         if self.first_finished is not None:
-            check_int("first_finished", self.first_finished, self.n, self.best_of)
+            keep(self, "first_finished", check_int, self.n, self.best_of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,15 +128,18 @@ class Beam:
     patience: float = 1.0
 
     def __post_init__(self) -> None:
-        check_int("width", self.width, 1, MAX_COUNT)
-        check_float("length_penalty", self.length_penalty, -100.0, 100.0)
-        if not (isinstance(self.early_stopping, bool) or self.early_stopping == "never"):
-            raise invalid("early_stopping", f"{self.early_stopping!r} is unknown", "True, False or 'never'")
-        check_float("patience", self.patience, 0.0, 1e3, open_low=True)
+        keep(self, "width", check_int, 1, MAX_COUNT)
+        keep(self, "length_penalty", check_float, -100.0, 100.0)
+        known = isinstance(self.early_stopping, (bool, str)) and self.early_stopping in (True, False, "never")
+        if not known:
+            raise invalid(
+                "early_stopping", f"{shown(self.early_stopping)} is unknown", "True, False or 'never'"
+            )
+        keep(self, "patience", check_float, 0.0, 1e3, open_low=True)
         if self.patience != 1.0 and self.early_stopping is not True:
             raise invalid("patience", f"{self.patience:g} needs early_stopping=True", "1 otherwise")
         if self.num_return_sequences is not None:
-            check_int("num_return_sequences", self.num_return_sequences, 1, self.pool_size)
+            keep(self, "num_return_sequences", check_int, 1, self.pool_size)
 
     @property
     def pool_size(self) -> int:
@@ -157,38 +148,6 @@ class Beam:
 
 
 Strategy: TypeAlias = Greedy | Sample | BestOf | Beam
-
-
-def _token_sequence(name: str, value: object) -> tuple[int, ...]:
-    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
-        raise invalid(name, f"{value!r} is not a sequence of token ids", "sequences of integers")
-    for token in value:
-        check_int(name, token, 0)
-    return tuple(value)
-
-
-def _words(name: str, value: object) -> tuple[str | tuple[int, ...], ...]:
-    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
-        raise invalid(name, f"{value!r} is not a list", "a list of texts or of token id lists")
-    words: list[str | tuple[int, ...]] = []
-    for word in value:
-        word = word if isinstance(word, str) else _token_sequence(name, word)
-        if not word:
-            raise invalid(name, "has an empty entry", "non-empty texts or token id lists")
-        words.append(word)
-    return tuple(words)
-
-
-def _stop_strings(value: object) -> tuple[str, ...]:
-    items = (value,) if isinstance(value, str) else value
-    if not isinstance(items, Sequence) or not all(isinstance(s, str) and s for s in items):
-        raise invalid("stop", f"{value!r} is not usable", "a non-empty text or a list of them")
-    for text in items:
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise invalid("stop", f"{text!r} is not valid Unicode", "text without lone surrogates") from None
-    return tuple(items)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,35 +182,35 @@ class Options:
     cache_salt: str = ""
 
     def __post_init__(self) -> None:
-        set_ = object.__setattr__
-        check_int("max_tokens", self.max_tokens, 1)
-        check_int("min_tokens", self.min_tokens, 0, self.max_tokens)
-        set_(self, "stop", _stop_strings(self.stop))
-        set_(self, "stop_token_ids", _token_sequence("stop_token_ids", self.stop_token_ids))
-        check_bool("include_stop", self.include_stop)
-        check_bool("ignore_eos", self.ignore_eos)
-        check_float("repetition_penalty", self.repetition_penalty, 0.0, 1e4, open_low=True)
-        check_float("presence_penalty", self.presence_penalty, -100.0, 100.0)
-        check_float("frequency_penalty", self.frequency_penalty, -100.0, 100.0)
-        check_int("no_repeat_ngram_size", self.no_repeat_ngram_size, 0, 1024)
-        if not isinstance(self.logit_bias, Mapping):
-            raise invalid("logit_bias", f"{self.logit_bias!r} is not a mapping", "{token id: number}")
-        for token, bias in self.logit_bias.items():
-            check_int("logit_bias", token, 0)
-            check_float("logit_bias", bias, -1e4, 1e4)
-        set_(self, "bad_words", _words("bad_words", self.bad_words))
+        keep(self, "max_tokens", check_int, 1)
+        keep(self, "min_tokens", check_int, 0, self.max_tokens)
+        keep(self, "stop", check_texts, MAX_STOP_BYTES)
+        keep(self, "stop_token_ids", check_token_ids)
+        keep(self, "include_stop", check_bool)
+        keep(self, "ignore_eos", check_bool)
+        keep(self, "repetition_penalty", check_float, 0.0, 1e4, open_low=True)
+        keep(self, "presence_penalty", check_float, -100.0, 100.0)
+        keep(self, "frequency_penalty", check_float, -100.0, 100.0)
+        keep(self, "no_repeat_ngram_size", check_int, 0, 1024)
+        keep(self, "logit_bias", _check_bias)
+        keep(self, "bad_words", check_words)
         if self.allowed_token_ids is not None:
-            ids = _token_sequence("allowed_token_ids", self.allowed_token_ids)
-            if not ids:
+            keep(self, "allowed_token_ids", check_token_ids)
+            if not self.allowed_token_ids:
                 raise invalid("allowed_token_ids", "is empty", "None or at least one token id")
-            set_(self, "allowed_token_ids", ids)
-        if not isinstance(self.forced_prefix, str):
-            set_(self, "forced_prefix", _token_sequence("forced_prefix", self.forced_prefix))
+        is_text = isinstance(self.forced_prefix, str)
+        keep(self, "forced_prefix", check_unicode if is_text else check_token_ids)
         if self.logprobs is not None:
-            check_int("logprobs", self.logprobs, 0, 1024)
-        check_int("priority", self.priority, -(2**31), 2**31 - 1)
-        if not isinstance(self.cache_salt, str):
-            raise invalid("cache_salt", f"{self.cache_salt!r} is not a text", "any text")
+            keep(self, "logprobs", check_int, 0, 1024)
+        keep(self, "priority", check_int, -(2**31), 2**31 - 1)
+        keep(self, "cache_salt", check_unicode)
+
+
+def _check_bias(name: str, value: object) -> dict[int, float]:
+    """A copy: what the caller does with the mapping later is of no effect."""
+    if not isinstance(value, Mapping):
+        raise invalid(name, f"{shown(value)} is not a mapping", "{token id: number}")
+    return {check_int(name, token, 0): check_float(name, bias, -1e4, 1e4) for token, bias in value.items()}
 
 
 OPTION_NAMES: tuple[str, ...] = tuple(f.name for f in fields(Options))

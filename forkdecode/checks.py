@@ -1,0 +1,120 @@
+"""Checks of single values: each names the field and what is allowed, and returns the plain value.
+
+Integers and numbers of numpy count as such; booleans don't.
+"""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Callable, Iterable
+from numbers import Integral, Real
+from typing import Any
+
+from forkdecode.errors import InvalidRequestError, invalid
+
+MAX_INT = 2**31 - 1
+"""Positions, token ids and block ids are int32."""
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 80
+
+
+def shown(value: object) -> str:
+    """`value` as an error text quotes it: like repr(), but short whatever it is."""
+    try:
+        return _SHORT.repr(value)
+    except Exception:  # a caller's object may do anything, and Python refuses to print a huge integer
+        return f"this {type(value).__name__}"
+
+
+def keep(record: object, name: str, check: Callable[..., object], *bounds: Any, **more: Any) -> None:
+    """Checks a field of a frozen record that is being built, and keeps what the check makes of it."""
+    object.__setattr__(record, name, check(name, getattr(record, name), *bounds, **more))
+
+
+def check_int(name: str, value: object, low: int, high: int = MAX_INT) -> int:
+    """Raises InvalidRequestError unless `value` is an integer in low..high."""
+    allowed = f"integers from {low} to {high}"
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise invalid(name, f"{shown(value)} is not an integer", allowed)
+    number = int(value)
+    if not low <= number <= high:
+        raise invalid(name, f"{shown(number)} is out of range", allowed)
+    return number
+
+
+def check_float(
+    name: str, value: object, low: float = -math.inf, high: float = math.inf, *, open_low: bool = False
+) -> float:
+    """Raises InvalidRequestError unless `value` is a finite number in [low, high] or (low, high]."""
+    allowed = f"finite numbers {'above' if open_low else 'from'} {low:g} to {high:g}"
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise invalid(name, f"{shown(value)} is not a number", allowed)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number) or number > high or number < low or (open_low and number == low):
+        raise invalid(name, f"{shown(value)} is out of range", allowed)
+    return number
+
+
+def check_bool(name: str, value: object) -> bool:
+    """Raises InvalidRequestError unless `value` is True or False."""
+    if not isinstance(value, bool):
+        raise invalid(name, f"{shown(value)} is not a boolean", "True or False")
+    return value
+
+
+def check_unicode(name: str, value: object, allowed: str = "any text") -> str:
+    """Raises InvalidRequestError unless `value` is a text that UTF-8 can hold."""
+    if not isinstance(value, str):
+        raise invalid(name, f"{shown(value)} is not a text", allowed)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise lone_surrogate(name) from None
+    return value
+
+
+def lone_surrogate(name: str) -> InvalidRequestError:
+    """The error of a text that is no Unicode."""
+    return invalid(name, "holds a lone surrogate", "valid Unicode text")
+
+
+def check_items(name: str, value: object, of: str) -> list[object]:
+    """The items of a list, a tuple, an array or the like. Raises InvalidRequestError for a text, for
+    what has no order, and for what is no collection; `of` says what it should hold."""
+    if isinstance(value, (str, bytes, set, frozenset, dict)) or not isinstance(value, Iterable):
+        raise invalid(name, f"{shown(value)} is not a list", f"a list of {of}")
+    return list(value)
+
+
+def check_token_ids(name: str, value: object) -> tuple[int, ...]:
+    """Raises InvalidRequestError unless `value` lists integers of at least 0."""
+    return tuple(check_int(name, token, 0) for token in check_items(name, value, "token ids"))
+
+
+def check_words(name: str, value: object) -> tuple[str | tuple[int, ...], ...]:
+    """Raises InvalidRequestError unless `value` lists texts or lists of token ids, none of them empty."""
+    words: list[str | tuple[int, ...]] = []
+    for item in check_items(name, value, "texts or of token id lists"):
+        word = check_unicode(name, item) if isinstance(item, str) else check_token_ids(name, item)
+        if not word:
+            raise invalid(name, "has an empty entry", "non-empty texts or token id lists")
+        words.append(word)
+    return tuple(words)
+
+
+def check_texts(name: str, value: object, max_bytes: int) -> tuple[str, ...]:
+    """Raises InvalidRequestError unless `value` is a text or lists texts, none empty, of at most
+    `max_bytes` in all."""
+    allowed = "a non-empty text or a list of them"
+    items = [value] if isinstance(value, str) else check_items(name, value, "texts")
+    texts = tuple(check_unicode(name, item, allowed) for item in items)
+    if not all(texts):
+        raise invalid(name, f"{shown(value)} has an empty text", allowed)
+    size = sum(len(text.encode()) for text in texts)
+    if size > max_bytes:
+        raise invalid(name, f"has {size} bytes", f"at most {max_bytes} in all")
+    return texts
