@@ -1,0 +1,120 @@
+"""Beams of the engine against `generate` and the plain rule, on random tiny Llamas.
+
+What is left out of the comparison with `generate`, and why:
+
+- A search in which some decision fell by less than 1e-4 may differ (torch.topk breaks ties
+  arbitrarily, and the last bits of sums are nobody's). The gap is printed where it matters.
+- Placeholders: where a step has fewer legal candidates than it fetches, `generate` goes on with
+  rows at -1e9 and may return them. They are dropped from its answer.
+- early_stopping=True with fewer than W legal candidates in a step, as a width above the vocabulary
+  has in its first: such placeholders fill the pool and end its search. The plain rule alone decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+from forkdecode import Beam, Options
+from tests.oracle.beam_rule import Search
+from tests.oracle.engines import Case, hypotheses, paired
+from tests.oracle.generation import generate
+from tests.oracle.verdict import assert_same
+
+
+def random_llama(vocab: int, seed: int, spread: float) -> PreTrainedModel:
+    """One layer; pad_token_id None, for a pad id zeroes its embedding and makes logits tie."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        config = LlamaConfig(
+            vocab_size=vocab, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
+            num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=128,
+            initializer_range=spread, tie_word_embeddings=False,
+            pad_token_id=None, bos_token_id=None, eos_token_id=None,
+        )  # fmt: skip
+        return LlamaForCausalLM(config).eval()
+
+
+@st.composite
+def cases(draw: st.DrawFn, vocab: int, eos: frozenset[int], widths: st.SearchStrategy[int]) -> Case:
+    """EOS ids of the model, stop ids of the request, both, or neither: 0 to 3 ends in all."""
+    tokens = st.integers(0, vocab - 1)
+    ignore = draw(st.booleans())
+    room = 3 - (0 if ignore else len(eos))
+    stops = draw(st.lists(tokens, max_size=max(0, min(2, room)), unique=True))
+    most = draw(st.integers(1, 10))
+    options = Options(
+        max_tokens=most,
+        min_tokens=draw(st.sampled_from([0, 0, min(2, most), most])),
+        stop_token_ids=tuple(stops),
+        ignore_eos=ignore,
+    )
+    beam = Beam(
+        width=draw(widths),
+        length_penalty=draw(st.sampled_from([-1.0, -0.5, 0.0, 0.5, 1.0, 2.0])),
+        early_stopping=draw(st.sampled_from([False, True, "never"])),
+    )
+    prompt = tuple(draw(st.lists(tokens, min_size=1, max_size=9)))
+    return Case(prompt, beam, options, (frozenset() if ignore else eos) | frozenset(stops))
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A model, and what is asked of it at once."""
+
+    vocab: int
+    seed: int
+    spread: float
+    eos: frozenset[int]
+    block_size: int
+    cases: tuple[Case, ...]
+
+
+@st.composite
+def batches(draw: st.DrawFn, widths: st.SearchStrategy[int]) -> Batch:
+    vocab = draw(st.integers(20, 60))
+    eos = frozenset(draw(st.lists(st.integers(0, vocab - 1), max_size=3, unique=True)))
+    return Batch(
+        vocab=vocab,
+        seed=draw(st.integers(0, 10_000)),
+        spread=draw(st.sampled_from([0.3, 0.6, 1.0])),
+        eos=eos,
+        block_size=draw(st.sampled_from([1, 4, 16])),
+        cases=tuple(draw(st.lists(cases(vocab, eos, widths), min_size=8, max_size=8))),
+    )
+
+
+def check(batch: Batch) -> None:
+    model = random_llama(batch.vocab, batch.seed, batch.spread)
+    with paired(model, batch.eos, block_size=batch.block_size) as pair:
+        for case, result in zip(batch.cases, pair.decode(batch.cases), strict=True):
+            search = pair.reference(case)
+            got = hypotheses(result)
+            assert_same(got, search.hypotheses, lambda s=search: s, case)
+            if generate_is_defined(case, search):
+                options = {"min_new_tokens": case.options.min_tokens} if case.options.min_tokens else {}
+                want = generate(pair.oracle, case.prompt, case.rule, case.ends, **options)
+                assert_same(got, want.hypotheses, lambda s=search: s, case)
+                event("compared with generate")
+            else:
+                event("generate fills its pool with placeholders")
+
+
+def generate_is_defined(case: Case, search: Search) -> bool:
+    return case.rule.early_stopping is not True or search.fewest_legal >= case.beam.width
+
+
+@given(batches(st.integers(1, 6)))
+@settings(max_examples=36)
+def test_equals_generate(batch: Batch) -> None:
+    check(batch)
+
+
+@given(batches(st.integers(7, 90)))
+@settings(max_examples=8)
+def test_wide_beams_equal_generate(batch: Batch) -> None:
+    check(batch)
