@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from forkdecode_kernels.logsumexp import row_logsumexp
+from forkdecode_kernels.logsumexp import row_logsumexp, subtracted
 from numpy.typing import NDArray
 
 from forkdecode.sampling.processors import RowHistory, apply_processors
@@ -63,14 +63,13 @@ def processed_chunks(
         sums = row_logsumexp(raw, threads=threads)
         if not sums.valid.all():
             raise NonFiniteLogitsError(f"non-finite logits {where(request)}")
-        values = raw.float()
         if normalize:
-            lse = torch.from_numpy(sums.logsumexp).to(values.device)
-            # A row of nothing but -inf stays that: it has no legal continuation.
-            values = values - torch.where(lse.isneginf(), 0.0, lse).float()[:, None]
+            values = subtracted(raw, sums.shift, threads=threads)
+        elif is_active(request) and raw.dtype == torch.float32:
+            values = raw.clone()
+        else:
+            values = raw.float()
         if is_active(request):
-            if values.data_ptr() == raw.data_ptr():
-                values = values.clone()
             history = _history(request, first, first + len(raw), values.device)
             apply_processors(values, request.processors, history, request.num_generated)
         yield Chunk(first, raw, values, sums.logsumexp)

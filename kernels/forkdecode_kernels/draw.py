@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from forkdecode_kernels.cpu.selection import draw as cpu
 from forkdecode_kernels.reference import draw as reference
 from forkdecode_kernels.reference import logsumexp as reference_sums
 
@@ -63,6 +64,26 @@ def filtered_draw(
     row's answer depends on that row alone, bit for bit, whatever `threads` is.
     """
     _check(logits, draws, uniform)
+    if logits.device.type != "cpu":
+        return reference_draws(logits, draws, uniform, distribution=distribution)
+    settings = cpu.Settings(draws.temperature, draws.top_k, draws.top_p, draws.min_p, draws.typical_p)
+    out = cpu.filtered_draw(
+        logits,
+        draws.rows,
+        draws.child_offsets,
+        settings,
+        uniform,
+        distribution=distribution,
+        threads=threads,
+    )
+    dense = out.distribution if distribution else None
+    return Draws(out.tokens, out.logprobs, out.logsumexp, out.status, dense)
+
+
+def reference_draws(
+    logits: torch.Tensor, draws: DrawRows, uniform: NDArray[np.float64], *, distribution: bool = False
+) -> Draws:
+    """`filtered_draw` by full sorts in float64, on any device."""
     picked = logits[torch.from_numpy(draws.rows).to(logits.device)].float()
     lse, valid = reference_sums.row_logsumexp(picked)
     status = np.where(valid.cpu().numpy(), OK, NOT_FINITE).astype(np.uint8)

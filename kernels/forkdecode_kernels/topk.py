@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from forkdecode_kernels.cpu.selection import topk as cpu
 from forkdecode_kernels.reference import logsumexp as reference_sums
 from forkdecode_kernels.reference import topk as reference
 
@@ -38,6 +39,11 @@ class Continuations:
     valid: bool
 
 
+_INVALID = Continuations(
+    np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32), np.empty(0, np.float32), False
+)
+
+
 def beam_topk(
     logits: torch.Tensor,
     groups: RowGroups,
@@ -54,10 +60,45 @@ def beam_topk(
     depends on its own rows alone, bit for bit, whatever `threads` is.
     """
     _check(logits, groups, base)
+    if len(groups) == 0:
+        return []
+    if logits.device.type == "cpu":
+        return _cpu_groups(logits, groups, base, normalized, threads)
     ends = np.cumsum(groups.count)
     return [
-        _reference_group(logits[start : start + count], base[end - count : end], int(k), normalized)
+        reference_group(logits[start : start + count], base[end - count : end], int(k), normalized)
         for start, count, k, end in zip(groups.start, groups.count, groups.k, ends, strict=True)
+    ]
+
+
+def reference_group(
+    logits: torch.Tensor, base: NDArray[np.float32], k: int, normalized: bool
+) -> Continuations:
+    """One group by a full sort, on any device. logits [R, V], base [R] float32."""
+    lse, valid = reference_sums.row_logsumexp(logits)
+    if not bool(valid.all()):
+        return _INVALID
+    if normalized:
+        lse = torch.zeros_like(lse)
+    bases = torch.from_numpy(base).to(logits.device)
+    best = reference.group_topk(logits.float(), bases, lse, k)
+    rows, tokens, scores, logprobs = (t.cpu().numpy() for t in best)
+    return Continuations(rows, tokens, scores, logprobs, True)
+
+
+def _cpu_groups(
+    logits: torch.Tensor, groups: RowGroups, base: NDArray[np.float32], normalized: bool, threads: int
+) -> list[Continuations]:
+    rows = np.repeat(groups.start - np.cumsum(groups.count) + groups.count, groups.count)
+    rows += np.arange(len(rows))
+    tiles, lse, valid = cpu.summed_rows(logits, rows, normalized=normalized, threads=threads)
+    fine = np.logical_and.reduceat(valid, np.cumsum(groups.count) - groups.count)
+    k = np.where(fine, np.minimum(groups.k, groups.count * logits.shape[1]), 0)
+    group, row, token, score, logprob = cpu.best_candidates(logits, rows, groups.count, k, base, tiles, lse)
+    edges = np.searchsorted(group, np.arange(len(groups) + 1))
+    return [
+        Continuations(row[a:b] - start, token[a:b], score[a:b], logprob[a:b], True) if ok else _INVALID
+        for a, b, start, ok in zip(edges[:-1], edges[1:], groups.start, fine, strict=True)
     ]
 
 
@@ -76,18 +117,3 @@ def _check(logits: torch.Tensor, groups: RowGroups, base: NDArray[np.float32]) -
         raise ValueError(f"groups reach outside the {logits.shape[0]} rows of logits")
     if groups.k.min() < 1:
         raise ValueError("k must be 1 or more")
-
-
-def _reference_group(
-    logits: torch.Tensor, base: NDArray[np.float32], k: int, normalized: bool
-) -> Continuations:
-    lse, valid = reference_sums.row_logsumexp(logits)
-    if not bool(valid.all()):
-        none = np.empty(0, np.float32)
-        return Continuations(np.empty(0, np.int64), np.empty(0, np.int64), none, none, False)
-    if normalized:
-        lse = torch.zeros_like(lse)
-    bases = torch.from_numpy(base).to(logits.device)
-    best = reference.group_topk(logits.float(), bases, lse, k)
-    rows, tokens, scores, logprobs = (t.cpu().numpy() for t in best)
-    return Continuations(rows, tokens, scores, logprobs, True)

@@ -13,3 +13,8 @@ def row_logsumexp(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     wide = logits.double()
     valid = ~(wide.isnan() | wide.isposinf()).any(-1)
     return torch.logsumexp(wide, -1), valid
+
+
+def subtracted(logits: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+    """float32(logits - shift[:, None]), subtracted in float64."""
+    return (logits.double() - shift[:, None]).float()

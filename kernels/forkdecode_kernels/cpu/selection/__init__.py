@@ -1,0 +1,1 @@
+"""The fast CPU way of log-softmax, beam top-k and filtered draws."""

@@ -1,0 +1,177 @@
+"""Which tokens of one row survive its filters: a short list in token-id order instead of a sorted row.
+
+Survivors carry their weight exp((logit - maximum) / temperature), 1 for the best. Each filter
+shortens the list in place.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forkdecode_kernels.cpu.selection.jit import kernel
+from forkdecode_kernels.cpu.selection.rows import TILE, exponential, ordered, sum_below, unordered
+from forkdecode_kernels.cpu.selection.scratch import Scratch
+from forkdecode_kernels.cpu.selection.threshold import crossing
+
+F32 = NDArray[np.float32]
+I32 = NDArray[np.int32]
+
+BISECTIONS = 6
+STRIP = 16
+"""Tokens that are skipped together when none is wanted."""
+SMALLEST = np.float32(1e-45)
+
+_SIGN = np.uint32(0x80000000)
+_INFINITY = np.uint32(0x7F800000)
+
+
+@kernel
+def gather_top_k(row: F32, k: int, maximum: np.float32, scale: np.float32, scratch: Scratch) -> int:
+    """List the tokens whose logit is not below the k-th largest (ties all stay); returns how many."""
+    tiles, ids, keys = scratch.tiles, scratch.ids, scratch.keys
+    floor = np.int32(-0x7FFFFFFF)
+    if tiles.shape[0] >= k:
+        # The k-th largest tile maximum is itself a logit, so at least k logits reach it.
+        for t in range(tiles.shape[0]):
+            keys[t] = np.uint32(tiles[t]) ^ _SIGN
+        floor = _kth(tiles.shape[0], k, scratch)
+    n = 0
+    for t in range(tiles.shape[0]):
+        if tiles[t] < floor:
+            continue
+        for i in range(t * TILE, min(row.shape[0], (t + 1) * TILE)):
+            key = ordered(row[i])
+            ids[n] = np.int32(i)
+            keys[n] = np.uint32(key) ^ _SIGN
+            n += 1 if key >= floor else 0
+    kth = unordered(_kth(n, k, scratch))
+    kept = 0
+    for j in range(n):
+        value = row[ids[j]]
+        if value >= kth and value > -np.inf:
+            ids[kept] = ids[j]
+            scratch.weights[kept] = exponential((value - maximum) * scale)
+            kept += 1
+    return kept
+
+
+@kernel
+def _kth(n: int, k: int, scratch: Scratch) -> np.int32:
+    """Ordered integer of the k-th largest of n keys. Overwrites the weights."""
+    ones = scratch.weights[:n]
+    ones[:] = np.float32(1.0)
+    key, _ = crossing(scratch.keys[:n], ones, np.float64(k), scratch.spare_keys, scratch.spare_weights)
+    return np.int32(key ^ _SIGN)
+
+
+@kernel
+def top_p_floor(weights: F32, total: np.float64, top_p: np.float64) -> np.float64:
+    """A weight below which nothing is in top-p: all that is below it weighs at most 1 - p together.
+
+    Found by a few bisections of its logarithm, each one vectorised sum. (1 - p) / V of the total
+    always qualifies, and the best weight is 1.
+    """
+    # Short of the exact amount by more than the float32 sums may err.
+    spare = (1.0 - top_p) * total * 0.9999
+    floor = np.float64(spare / weights.shape[0])
+    roof = np.float64(1.0)
+    for _ in range(BISECTIONS):
+        middle = np.sqrt(floor * roof)
+        if sum_below(weights, np.float32(middle)) <= spare:
+            floor = middle
+        else:
+            roof = middle
+    return floor
+
+
+@kernel
+def gather_above(
+    size: int, floor: np.float64, maximum: np.float32, scale: np.float32, scratch: Scratch
+) -> int:
+    """List the tokens of 0 .. size whose weight is above 0 and not below floor; returns how many."""
+    exps, ids, weights = scratch.exps, scratch.ids, scratch.weights
+    lowest = max(np.float32(floor), SMALLEST)
+    # Unsigned, so that no index is checked for being negative.
+    n = np.uint64(0)
+    for t in range(scratch.tiles.shape[0]):
+        best = exponential((unordered(scratch.tiles[t]) - maximum) * scale)
+        # With a margin, as this exponential may be compiled with other roundings than the stored ones.
+        if best < lowest * np.float32(0.9999):
+            continue
+        for start in range(t * TILE, min(size, (t + 1) * TILE), STRIP):
+            strip = exps[start : min(size, start + STRIP)]
+            hit = False
+            if strip.shape[0] == STRIP:
+                for i in range(STRIP):
+                    hit |= strip[i] >= lowest
+                if not hit:
+                    continue
+            for i in range(strip.shape[0]):
+                ids[n] = np.int32(start + i)
+                weights[n] = strip[i]
+                n += np.uint64(strip[i] >= lowest)
+    return np.int64(n)
+
+
+@kernel
+def keep_top_p(n: int, target: np.float64, scratch: Scratch) -> int:
+    """Keep the likeliest tokens until their weight reaches target: those with less than it before them.
+
+    Of equal weights at the edge the lower ids stay.
+    """
+    ids, weights = scratch.ids, scratch.weights
+    # Positive floats order as their bits do.
+    bits = weights.view(np.uint32)
+    edge, before = crossing(bits[:n], weights[:n], target, scratch.spare_keys, scratch.spare_weights)
+    kept = 0
+    for j in range(n):
+        w = weights[j]
+        key = bits[j]
+        keep = key > edge
+        if key == edge:
+            keep = before < target
+            before += np.float64(w)
+        ids[kept] = ids[j]
+        weights[kept] = w
+        kept += 1 if keep else 0
+    return max(kept, 1)
+
+
+@kernel
+def keep_min_p(n: int, min_p: np.float64, scratch: Scratch) -> int:
+    """Keep weights of min_p and more; the best token's weight is 1."""
+    ids, weights = scratch.ids, scratch.weights
+    kept = 0
+    for j in range(n):
+        w = weights[j]
+        ids[kept] = ids[j]
+        weights[kept] = w
+        kept += 1 if w >= min_p else 0
+    return kept
+
+
+@kernel
+def keep_typical(
+    row: F32, maximum: np.float32, scale: np.float32, n: int, mass: np.float64, scratch: Scratch
+) -> int:
+    """Keep the tokens whose surprise is nearest to the entropy, up to `mass` (ties at the edge all stay)."""
+    ids, weights, keys = scratch.ids, scratch.weights, scratch.keys
+    total = np.float64(0.0)
+    mean = np.float64(0.0)
+    for j in range(n):
+        w = np.float64(weights[j])
+        total += w
+        mean += w * np.float64((row[ids[j]] - maximum) * scale)
+    # surprise = log(total) - z and entropy = log(total) - mean(z): their difference needs no log.
+    mean /= total
+    for j in range(n):
+        distance = np.float32(abs(mean - np.float64((row[ids[j]] - maximum) * scale)))
+        keys[j] = _INFINITY - np.float32(distance).view(np.uint32)
+    edge, _ = crossing(keys[:n], weights[:n], mass * total, scratch.spare_keys, scratch.spare_weights)
+    kept = 0
+    for j in range(n):
+        ids[kept] = ids[j]
+        weights[kept] = weights[j]
+        kept += 1 if keys[j] >= edge else 0
+    return kept
