@@ -10,7 +10,7 @@ from forkdecode.kv.block_pool import BlockPool
 from forkdecode.step import I32
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class HeldRow:
     """One row with references of its own. blocks [ceil(length / S)]; length in tokens."""
 

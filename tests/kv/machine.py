@@ -11,7 +11,7 @@ from forkdecode.kv import BlockPool, BlockTable, Extension, HeldRow, PrefixCache
 from forkdecode.step import I32, BlockMoves
 
 
-@dataclass
+@dataclass(eq=False)
 class Group:
     """A table and what its rows should hold. pending: it writes in the step being planned."""
 
@@ -21,14 +21,14 @@ class Group:
     pending: bool = False
 
 
-@dataclass
+@dataclass(eq=False)
 class Held:
     row: HeldRow
     tokens: list[int]
     salt: str
 
 
-@dataclass
+@dataclass(eq=False)
 class Preempted:
     image: TableImage
     rows: list[list[int]]
@@ -37,7 +37,7 @@ class Preempted:
     """Contents of the unique blocks [U, S], or None for recompute."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Store:
     """The contents of all slots, and the copies and writes of the step being planned."""
 

@@ -28,6 +28,10 @@ SALTS = st.sampled_from(["", "tenant"])
 TOKEN = st.integers(0, 2)  # few, so that prompts meet in the cache
 
 
+def has_rows(machine: KvMachine) -> bool:
+    return any(group.rows for group in machine.groups)
+
+
 class KvMachine(RuleBasedStateMachine):
     @initialize(size=st.sampled_from([1, 2, 4, 8]), num_blocks=st.integers(8, 48))
     def start(self, size: int, num_blocks: int) -> None:
@@ -40,10 +44,12 @@ class KvMachine(RuleBasedStateMachine):
         self.held: list[Held] = []
         self.preempted: list[tuple[Preempted, np.ndarray]] = []
 
-    def pick(self, data: st.DataObject, *, idle: bool = True) -> Group | None:
-        """A group with rows; with `idle`, one that does not write in this step."""
-        usable = [g for g in self.groups if g.rows and not (idle and g.pending)]
-        return data.draw(st.sampled_from(usable)) if usable else None
+    def pick(self, data: st.DataObject) -> Group:
+        """A group with rows that does not write in the step being planned: that one runs first."""
+        group = data.draw(st.sampled_from([g for g in self.groups if g.rows]))
+        if group.pending:
+            self.run_step()
+        return group
 
     # -- admission --------------------------------------------------------------------------------
 
@@ -55,12 +61,12 @@ class KvMachine(RuleBasedStateMachine):
         self.groups.append(group)
         self.write(group, [tokens[len(hit) * self.size :]])
 
+    @precondition(has_rows)
     @rule(data=st.data(), count=st.integers(0, 9))
     def extend(self, data: st.DataObject, count: int) -> None:
         group = self.pick(data)
-        if group is not None:
-            draw = st.lists(TOKEN, min_size=count, max_size=count)
-            self.write(group, [data.draw(draw) for _ in group.rows])
+        draw = st.lists(TOKEN, min_size=count, max_size=count)
+        self.write(group, [data.draw(draw) for _ in group.rows])
 
     def write(self, group: Group, tokens: list[list[int]]) -> None:
         table, count = group.table, len(tokens[0])
@@ -95,47 +101,48 @@ class KvMachine(RuleBasedStateMachine):
 
     # -- strategies -------------------------------------------------------------------------------
 
+    @precondition(has_rows)
     @rule(data=st.data())
     def advance(self, data: st.DataObject) -> None:
         group = self.pick(data)
-        if group is None:
-            return
-        parents = data.draw(st.lists(st.integers(0, len(group.rows) - 1), max_size=6))
+        parents = data.draw(
+            st.lists(st.integers(0, len(group.rows) - 1), min_size=data.draw(st.integers(0, 4)), max_size=6)
+        )
         group.table.advance(np.array(parents, np.int32))
         group.rows = [group.rows[p] for p in parents]
         check_promoted(group.table, self.size)
 
+    @precondition(has_rows)
     @rule(data=st.data())
     def advance_nowhere(self, data: st.DataObject) -> None:
         group = self.pick(data)
-        if group is not None:
-            held = sorted(group.table.references())
-            group.table.advance(np.arange(len(group.rows), dtype=np.int32))
-            assert sorted(group.table.references()) == held
+        held = sorted(group.table.references())
+        group.table.advance(np.arange(len(group.rows), dtype=np.int32))
+        assert sorted(group.table.references()) == held
 
+    @precondition(has_rows)
     @rule(data=st.data())
     def truncate(self, data: st.DataObject) -> None:
         group = self.pick(data)
-        if group is not None:
-            length = data.draw(st.integers(0, group.table.length))
-            group.table.truncate(length)
-            group.rows = [row[:length] for row in group.rows]
+        length = data.draw(st.integers(0, group.table.length))
+        group.table.truncate(length)
+        group.rows = [row[:length] for row in group.rows]
 
+    @precondition(has_rows)
     @rule(data=st.data())
     def finish(self, data: st.DataObject) -> None:
         group = self.pick(data)
-        if group is not None:
-            group.table.release()
-            self.groups.remove(group)
+        group.table.release()
+        self.groups.remove(group)
 
     # -- rows at rest -----------------------------------------------------------------------------
 
+    @precondition(has_rows)
     @rule(data=st.data())
     def hold(self, data: st.DataObject) -> None:
         group = self.pick(data)
-        if group is not None:
-            row = data.draw(st.integers(0, len(group.rows) - 1))
-            self.held.append(Held(group.table.hold(row), group.rows[row], group.salt))
+        row = data.draw(st.integers(0, len(group.rows) - 1))
+        self.held.append(Held(group.table.hold(row), group.rows[row], group.salt))
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
@@ -153,11 +160,10 @@ class KvMachine(RuleBasedStateMachine):
 
     # -- the prefix cache -------------------------------------------------------------------------
 
+    @precondition(has_rows)
     @rule(data=st.data())
     def insert(self, data: st.DataObject) -> None:
         group = self.pick(data)
-        if group is None:
-            return
         row = data.draw(st.integers(0, len(group.rows) - 1))
         tokens = np.array(group.rows[row], np.int64)
         computed = data.draw(st.none() | st.integers(0, len(tokens) // self.size + 1))
@@ -173,11 +179,10 @@ class KvMachine(RuleBasedStateMachine):
 
     # -- preemption -------------------------------------------------------------------------------
 
+    @precondition(has_rows)
     @rule(data=st.data(), swap=st.booleans())
     def preempt(self, data: st.DataObject, swap: bool) -> None:
         group = self.pick(data)
-        if group is None:
-            return
         image = group.table.image()
         assert image.num_unique == group.table.num_unique
         swap = swap and image.num_unique <= self.host.num_free
@@ -249,8 +254,8 @@ class KvMachine(RuleBasedStateMachine):
 
 
 KvMachine.TestCase.settings = settings(
-    max_examples=150,
-    stateful_step_count=40,
+    max_examples=300,
+    stateful_step_count=50,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
