@@ -1,0 +1,146 @@
+"""What one fork/prune step costs in block tables and reference counts, without any model.
+
+A step is what the scheduler asks of the KV layer for a beam group: `extend(1)` (slots, copy-on-write,
+new blocks) and `advance(parents)`. Parents are drawn uniformly, so that about 37 % of the rows die in each
+step; they are drawn outside the timed part. The median shows the usual step; the mean includes those in
+which all rows cross a block boundary and take a new block each, and those that promote shared blocks.
+The mean is of the thread's own CPU time: on a busy machine wall time counts other programs' turns.
+
+    python benchmarks/control_plane.py [--width 512] [--prompts 250 2500 25000] [--json results.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_threads, "1")
+
+import numpy as np  # noqa: E402 - the thread count is read at import
+
+from forkdecode.kv import BlockPool, BlockTable, PrefixCache  # noqa: E402
+
+GOAL_US = 150.0
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Microseconds a step: wall time, but for the mean. columns: the widest tails seen, in blocks."""
+
+    prompt: int
+    median: float
+    cpu_mean: float
+    p99: float
+    boundary_median: float
+    extend_median: float
+    advance_median: float
+    copies_mean: float
+    columns: int
+
+
+@dataclass
+class Group:
+    """One beam group over a cached prompt, with what its steps have cost so far."""
+
+    prompt: int
+    pool: BlockPool
+    table: BlockTable
+    rng: np.random.Generator
+    samples: list[tuple[float, float, float, bool, int]]
+    columns: int = 0
+
+    @staticmethod
+    def start(prompt: int, width: int, block_size: int, seed: int) -> Group:
+        pool = BlockPool(prompt // block_size + width * 128, block_size)
+        cache = PrefixCache(pool, b"benchmark")
+        table = BlockTable.open(pool)
+        table.extend(prompt)
+        cache.insert(np.arange(prompt), table.row_blocks(0))
+        table.advance(np.zeros(width, np.int32))
+        return Group(prompt, pool, table, np.random.default_rng(seed), [])
+
+    def step(self) -> None:
+        table, width = self.table, self.table.rows
+        parents = self.rng.integers(0, width, width).astype(np.int32)
+        boundary = table.length % self.pool.block_size == 0
+        cpu = time.thread_time()
+        begin = time.perf_counter()
+        self.pool.begin_step()
+        extension = table.extend(1)
+        middle = time.perf_counter()
+        table.advance(parents)
+        end = time.perf_counter()
+        cpu = time.thread_time() - cpu
+        self.samples.append((middle - begin, end - middle, cpu, boundary, len(extension.copies)))
+        self.columns = max(self.columns, table.tails.shape[1])
+
+    def cost(self, warmup: int) -> Cost:
+        columns = zip(*self.samples[warmup:], strict=True)
+        extend, advance, cpu, boundary, copies = (np.array(column) for column in columns)
+        total = (extend + advance) * 1e6
+        return Cost(
+            prompt=self.prompt,
+            median=float(np.median(total)),
+            cpu_mean=float(cpu.mean() * 1e6),
+            p99=float(np.percentile(total, 99)),
+            boundary_median=float(np.median(total[boundary])) if boundary.any() else float("nan"),
+            extend_median=float(np.median(extend) * 1e6),
+            advance_median=float(np.median(advance) * 1e6),
+            copies_mean=float(copies.mean()),
+            columns=self.columns,
+        )
+
+
+def measure(prompts: list[int], width: int, block_size: int, steps: int, warmup: int) -> list[Cost]:
+    """All prompts step in turn in one process, so that a slow moment of the machine hits all alike."""
+    groups = [Group.start(prompt, width, block_size, seed=0) for prompt in prompts]
+    for _ in range(warmup + steps):
+        for group in groups:
+            group.step()
+    return [group.cost(warmup) for group in groups]
+
+
+def table(costs: list[Cost]) -> str:
+    head = f"{'prompt':>8}{'median':>9}{'cpu mean':>9}{'p99':>9}{'boundary':>10}{'extend':>9}{'advance':>9}"
+    lines = [head + f"{'copies':>9}{'columns':>9}   (us a step)"]
+    for c in costs:
+        times = f"{c.median:>9.1f}{c.cpu_mean:>9.1f}{c.p99:>9.1f}{c.boundary_median:>10.1f}"
+        parts = f"{c.extend_median:>9.1f}{c.advance_median:>9.1f}{c.copies_mean:>9.1f}{c.columns:>9}"
+        lines.append(f"{c.prompt:>8}{times}{parts}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--width", type=int, default=512, help="rows of the group (default 512)")
+    parser.add_argument("--block-size", type=int, default=16, help="slots a block (default 16)")
+    parser.add_argument("--prompts", type=int, nargs="+", default=[250, 2500, 25000], help="prompt lengths")
+    parser.add_argument("--steps", type=int, default=256, help="timed steps (default 256, at least 64)")
+    parser.add_argument("--warmup", type=int, default=32, help="steps before timing (default 32)")
+    parser.add_argument("--json", type=Path, help="write the numbers here")
+    options = parser.parse_args()
+    if options.steps < 64:
+        parser.error("--steps: at least 64, so that block boundaries are in the mean")
+    costs = measure(options.prompts, options.width, options.block_size, options.steps, options.warmup)
+    print(f"width {options.width}, block {options.block_size}, {options.steps} steps, one thread\n")
+    print(table(costs))
+    medians = [c.median for c in costs]
+    ratio = max(medians) / min(medians)
+    print(
+        f"\nslowest / fastest prompt: {ratio:.2f}; goal {GOAL_US:.0f} us at width 512, prompt 2500, block 16"
+    )
+    if options.json:
+        settings = {k: v for k, v in vars(options).items() if k != "json"}
+        machine = {"python": platform.python_version(), "numpy": np.__version__, "cpu": platform.processor()}
+        record = {"settings": settings, "machine": machine, "goal_us": GOAL_US, "prompt_ratio": ratio}
+        options.json.write_text(json.dumps({**record, "costs": [asdict(c) for c in costs]}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
