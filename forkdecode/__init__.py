@@ -38,9 +38,9 @@ from forkdecode.types import (
 )
 
 if TYPE_CHECKING:
-    from forkdecode.llm import LLM, AsyncHandle, AsyncLLM, Handle
+    from forkdecode.llm import LLM, AsyncHandle, AsyncLLM, EventStream, Handle
 
-_LAZY = ("LLM", "AsyncHandle", "AsyncLLM", "Handle")
+_LAZY = ("LLM", "AsyncHandle", "AsyncLLM", "EventStream", "Handle")
 
 
 def __getattr__(name: str) -> Any:
@@ -68,6 +68,7 @@ __all__ = [
     "EngineClosedError",
     "EngineConfig",
     "Event",
+    "EventStream",
     "Finished",
     "ForkdecodeError",
     "Greedy",

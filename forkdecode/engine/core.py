@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from forkdecode.errors import GroupFailedError
 from forkdecode.scheduler.events import GroupEvent
 from forkdecode.scheduler.request import DecodeRequest
 from forkdecode.scheduler.scheduler import Scheduler
@@ -20,7 +19,7 @@ class StepRunner(Protocol):
 
 
 class Engine:
-    """Not thread-safe: one thread submits, cancels and steps."""
+    """Not thread-safe but for check_request: one thread submits, cancels and steps."""
 
     def __init__(self, scheduler: Scheduler, runner: StepRunner) -> None:
         self.scheduler = scheduler
@@ -29,6 +28,11 @@ class Engine:
     @property
     def has_work(self) -> bool:
         return self.scheduler.has_work
+
+    def check_request(self, request: DecodeRequest) -> None:
+        """Raises CapacityError for a request that cannot be served here, whatever else runs. Safe to
+        call from any thread."""
+        self.scheduler.check_request(request)
 
     def submit(self, request: DecodeRequest) -> None:
         """Queues a request. Raises CapacityError when it cannot be served here."""
@@ -46,11 +50,7 @@ class Engine:
         try:
             output = self._runner.execute(plan)
         except Exception as error:
-            failure = GroupFailedError(
-                f"the model failed in step {plan.step}: {type(error).__name__}: {error}"
-            )
-            failure.__cause__ = error
-            return self.scheduler.abort(failure)
+            return self.scheduler.abort(error)
         return self.scheduler.commit(output)
 
     def stats(self) -> EngineStats:

@@ -35,25 +35,47 @@ class Capacity:
         )
 
 
-def size_pool(config: EngineConfig, bytes_per_block: int, free_memory: int) -> Capacity:
-    """The pool that `config` asks for. free_memory: bytes now free on the KV cache's device.
+MAX_BLOCKS = 2**31 - 2
+"""Block ids are int32."""
 
-    Raises CapacityError when not even a block fits.
+
+def size_pool(config: EngineConfig, bytes_per_block: int, free_memory: int, host_memory: int) -> Capacity:
+    """The pool that `config` asks for. free_memory: bytes now free on the KV cache's device;
+    host_memory: bytes that the host has, for swapped blocks.
+
+    Raises CapacityError, naming the setting, for what does not fit.
     """
+    return Capacity(
+        _num_blocks(config, bytes_per_block, free_memory),
+        config.block_size,
+        bytes_per_block,
+        _host_slots(config, bytes_per_block, host_memory),
+    )
+
+
+def _num_blocks(config: EngineConfig, bytes_per_block: int, free_memory: int) -> int:
+    share = config.memory_share()
+    field = "kv_memory"
     if config.num_blocks is not None:
-        blocks = config.num_blocks
+        budget, field = config.num_blocks * bytes_per_block, "num_blocks"
+    elif share is not None:
+        budget = int(free_memory * share)
     else:
-        share = config.memory_share()
-        budget = int(free_memory * share) if share is not None else parse_bytes("kv_memory", config.kv_memory)
-        if share is None and budget > free_memory:
-            raise CapacityError(
-                f"kv_memory: {budget:,} bytes asked for, {free_memory:,} are free", field="kv_memory"
-            )
-        blocks = budget // bytes_per_block
-    if blocks < 1:
+        budget = parse_bytes("kv_memory", config.kv_memory)
+    if budget > free_memory:
+        raise CapacityError(f"{field}: asks for {budget:,} bytes, {free_memory:,} are free", field=field)
+    if budget < bytes_per_block:
         raise CapacityError(
-            f"kv_memory: a block of {config.block_size} tokens takes {bytes_per_block:,} bytes; none fits",
-            field="kv_memory",
+            f"{field}: a block of {config.block_size} tokens takes {bytes_per_block:,} bytes; none fits",
+            field=field,
         )
-    host_slots = parse_bytes("swap_memory", config.swap_memory) // bytes_per_block
-    return Capacity(blocks, config.block_size, bytes_per_block, host_slots)
+    return min(budget // bytes_per_block, MAX_BLOCKS)
+
+
+def _host_slots(config: EngineConfig, bytes_per_block: int, host_memory: int) -> int:
+    budget = parse_bytes("swap_memory", config.swap_memory)
+    if budget > host_memory:
+        raise CapacityError(
+            f"swap_memory: asks for {budget:,} bytes, the host has {host_memory:,}", field="swap_memory"
+        )
+    return min(budget // bytes_per_block, MAX_BLOCKS)

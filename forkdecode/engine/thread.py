@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Iterable
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -13,7 +14,7 @@ from typing import TypeAlias
 import structlog
 
 from forkdecode.engine.core import Engine
-from forkdecode.errors import EngineClosedError, ForkdecodeError, invalid
+from forkdecode.errors import EngineClosedError, ForkdecodeError, GroupFailedError, invalid
 from forkdecode.scheduler.events import GroupEvent, GroupFailed, GroupFinished
 from forkdecode.scheduler.request import DecodeRequest
 from forkdecode.scheduler.stats import EngineStats
@@ -25,13 +26,21 @@ _log = structlog.get_logger("forkdecode.engine")
 
 
 @dataclass(frozen=True, slots=True)
-class _Submit:
+class Job:
+    """A request and who hears of it."""
+
     request: DecodeRequest
+    sink: Sink
+
+
+@dataclass(frozen=True, slots=True)
+class _Submit:
+    job: Job
 
 
 @dataclass(frozen=True, slots=True)
 class _Cancel:
-    request_id: str
+    request: DecodeRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,52 +57,84 @@ _Command: TypeAlias = _Submit | _Cancel | _Stats | _Close
 
 
 class EngineThread:
-    """Runs an engine until closed. All methods may be called from any thread."""
+    """Runs an engine until closed. All methods may be called from any thread.
+
+    An engine that nobody refers to any more, by an LLM or by a handle, closes itself.
+    """
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._inbox: queue.SimpleQueue[_Command] = queue.SimpleQueue()
-        self._sinks: dict[str, Sink] = {}
-        self._lock = threading.Lock()
-        self._closed = False
-        self._thread = threading.Thread(target=self._run, name="forkdecode-engine", daemon=True)
+        self._loop = _Loop(engine)
+        # Neither the thread nor the finalizer refers to this object, so that it can be dropped.
+        self._thread = threading.Thread(target=self._loop.run, name="forkdecode-engine", daemon=True)
+        weakref.finalize(self, _abandon, self._loop, self._thread)
         self._thread.start()
 
-    def submit(self, request: DecodeRequest, sink: Sink) -> None:
-        """Queues a request; `sink` gets its events.
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Queues requests, all or none of them.
 
-        Raises InvalidRequestError for an id in use, EngineClosedError after close.
+        Raises CapacityError for one that this engine can never serve, InvalidRequestError for an id
+        in use, EngineClosedError after close.
         """
-        with self._lock:
-            if self._closed:
-                raise EngineClosedError("the engine is closed", request_id=request.request_id)
-            if request.request_id in self._sinks:
-                raise invalid(
-                    "request_id", f"{request.request_id!r} is in use", "an id of no running request"
-                )
-            self._sinks[request.request_id] = sink
-            self._inbox.put(_Submit(request))
+        self._loop.submit(jobs)
 
-    def cancel(self, request_id: str) -> None:
-        """Ends a request before its next step. Unknown or finished ids are ignored."""
-        self._inbox.put(_Cancel(request_id))
+    def cancel(self, request: DecodeRequest) -> None:
+        """Ends this very request before its next step; no effect on one that has ended, nor on a
+        later one of the same id."""
+        self._loop.inbox.put(_Cancel(request))
 
     def stats(self) -> EngineStats:
         """A snapshot taken between two steps. Raises EngineClosedError after close."""
-        answer: Future[EngineStats] = Future()
-        with self._lock:
-            if self._closed:
-                raise EngineClosedError("the engine is closed")
-            self._inbox.put(_Stats(answer))
-        return answer.result()
+        return self._loop.stats()
 
     def close(self) -> None:
         """Ends what is running with EngineClosedError and stops the thread. Idempotent."""
-        self._inbox.put(_Close())
+        self._loop.inbox.put(_Close())
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
-    def _run(self) -> None:
+
+class _Loop:
+    """What runs in the thread, and what the thread shares with its callers."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.inbox: queue.SimpleQueue[_Command] = queue.SimpleQueue()
+        self._engine = engine
+        self._jobs: dict[str, Job] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+
+    # -- in callers' threads ----------------------------------------------------------------------
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            self._engine.check_request(job.request)
+        with self._lock:
+            taken = set(self._jobs)
+            for job in jobs:
+                name = job.request.request_id
+                self._check_open(name)
+                if name in taken:
+                    raise invalid("request_id", f"{name!r} is in use", "an id of no running request")
+                taken.add(name)
+            for job in jobs:
+                self._jobs[job.request.request_id] = job
+                self.inbox.put(_Submit(job))
+
+    def stats(self) -> EngineStats:
+        answer: Future[EngineStats] = Future()
+        with self._lock:
+            self._check_open()
+            self.inbox.put(_Stats(answer))
+        return answer.result()
+
+    def _check_open(self, request_id: str | None = None) -> None:
+        if self._closed:
+            raise EngineClosedError("the engine is closed", request_id=request_id)
+
+    # -- in the engine's thread -------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Serves until closed; then nothing is left waiting for an answer."""
         reason: BaseException | None = None
         try:
             while self._serve_inbox():
@@ -108,7 +149,7 @@ class EngineThread:
         """Takes every waiting command; waits for one when there is nothing else to do."""
         with contextlib.suppress(queue.Empty):
             while True:
-                command = self._inbox.get(block=not self._engine.has_work)
+                command = self.inbox.get(block=not self._engine.has_work)
                 if isinstance(command, _Close):
                     return False
                 self._obey(command)
@@ -116,42 +157,57 @@ class EngineThread:
 
     def _obey(self, command: _Submit | _Cancel | _Stats) -> None:
         if isinstance(command, _Submit):
-            try:
-                self._engine.submit(command.request)
-            except ForkdecodeError as error:
-                self._end(command.request.request_id, error)
-        elif isinstance(command, _Cancel):
-            self._deliver(self._engine.cancel(command.request_id))
-        else:
+            self._admit(command.job)
+        elif isinstance(command, _Stats):
             command.answer.set_result(self._engine.stats())
+        else:
+            name = command.request.request_id
+            job = self._jobs.get(name)
+            if job is not None and job.request is command.request:
+                self._deliver(self._engine.cancel(name))
+
+    def _admit(self, job: Job) -> None:
+        name = job.request.request_id
+        try:
+            self._engine.submit(job.request)
+        except ForkdecodeError as error:
+            self._end(name, error)
+        except Exception as error:
+            failure = GroupFailedError(f"internal error: {type(error).__name__}: {error}", request_id=name)
+            failure.__cause__ = error
+            self._end(name, failure)
 
     def _deliver(self, events: Iterable[GroupEvent]) -> None:
         for event in events:
             if isinstance(event, (GroupFinished, GroupFailed)):
                 self._end(event.request_id, event)
             else:
-                sink = self._sinks.get(event.request_id)
-                if sink is not None:
-                    sink(event)
+                self._jobs[event.request_id].sink(event)
 
     def _end(self, request_id: str, last: GroupEvent | ForkdecodeError) -> None:
         with self._lock:
-            sink = self._sinks.pop(request_id, None)
-        if sink is not None:
-            sink(last)
+            job = self._jobs.pop(request_id)
+        job.sink(last)
 
     def _shut(self, reason: BaseException | None) -> None:
         with self._lock:
             self._closed = True
-            left = dict(self._sinks)
-            self._sinks.clear()
+            left, self._jobs = self._jobs, {}
         text = "the engine was closed" if reason is None else f"the engine died: {reason!r}"
-        for request_id, sink in left.items():
-            error = EngineClosedError(f"{text} before the request finished", request_id=request_id)
+        for name, job in left.items():
+            error = EngineClosedError(f"{text} before the request finished", request_id=name)
             error.__cause__ = reason
-            sink(error)
+            job.sink(error)
         with contextlib.suppress(queue.Empty):
             while True:
-                command = self._inbox.get_nowait()
+                command = self.inbox.get_nowait()
                 if isinstance(command, _Stats):
                     command.answer.set_exception(EngineClosedError(text))
+
+
+def _abandon(loop: _Loop, thread: threading.Thread) -> None:
+    """Closes a loop that nobody refers to. Whoever happens to collect garbage does not wait for it;
+    but the interpreter must not go down under a thread that is inside torch."""
+    loop.inbox.put(_Close())
+    if not threading.main_thread().is_alive():
+        thread.join()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncGenerator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -12,7 +13,7 @@ from transformers import PreTrainedModel
 from forkdecode.config import DEFAULT_MODEL
 from forkdecode.engine.sizing import Capacity
 from forkdecode.llm.handle import AsyncHandle
-from forkdecode.llm.requests import Session, is_batch, spread
+from forkdecode.llm.requests import Prepared, Session, is_batch
 from forkdecode.model.info import ModelInfo
 from forkdecode.scheduler.stats import EngineStats
 from forkdecode.types import Event, Options, Prompt, Strategy
@@ -24,7 +25,7 @@ class AsyncLLM:
 
     def __init__(
         self,
-        model: str | PreTrainedModel = DEFAULT_MODEL,
+        model: str | os.PathLike[str] | PreTrainedModel = DEFAULT_MODEL,
         *,
         tokenizer: Any | None = None,
         dtype: str = "auto",
@@ -35,14 +36,16 @@ class AsyncLLM:
         self._session = Session(model, tokenizer, dtype, device, threads, config)
 
     @classmethod
-    async def create(cls, model: str | PreTrainedModel = DEFAULT_MODEL, **settings: Any) -> AsyncLLM:
+    async def create(
+        cls, model: str | os.PathLike[str] | PreTrainedModel = DEFAULT_MODEL, **settings: Any
+    ) -> AsyncLLM:
         """Loads in a worker thread."""
         return await asyncio.to_thread(cls, model, **settings)
 
     @property
     def info(self) -> ModelInfo:
         """What was loaded."""
-        return self._session.info
+        return self._session.engine.info
 
     @property
     def tokenizer(self) -> Any | None:
@@ -52,7 +55,7 @@ class AsyncLLM:
     @property
     def capacity(self) -> Capacity:
         """The block pool."""
-        return self._session.capacity
+        return self._session.engine.capacity
 
     async def decode(
         self,
@@ -66,28 +69,16 @@ class AsyncLLM:
     ) -> Any:
         """LLM.decode, awaited: a DecodeResult, or a list of them for a list of prompts. Cancelling
         the await cancels the requests."""
-        if not is_batch(prompt):
-            handle = await self.submit(
-                prompt, strategy, options=options, chat=chat, request_id=request_id, **given
-            )
-            return await handle.result()
-        count = len(prompt)
-        ids = [None] * count if request_id is None else spread("request_id", request_id, count)
-        parts = zip(
-            prompt, spread("strategy", strategy, count), spread("options", options, count), ids, strict=True
+        prepared = await asyncio.to_thread(
+            self._session.prepare_all, prompt, strategy, options, given, chat=chat, request_id=request_id
         )
-        made = [
-            await asyncio.to_thread(
-                self._session.request, p, s, o, given, chat=chat, request_id=i, stream=False
-            )
-            for p, s, o, i in parts
-        ]
-        handles = [self._start(*one) for one in made]
+        handles = self._start(prepared)
         try:
-            return [await handle.result() for handle in handles]
+            results = [await handle.result() for handle in handles]
         finally:
             for handle in handles:
                 handle.cancel()
+        return results if is_batch(prompt) else results[0]
 
     async def stream(
         self,
@@ -98,13 +89,17 @@ class AsyncLLM:
         chat: bool = False,
         request_id: str | None = None,
         **given: Any,
-    ) -> AsyncIterator[Event]:
-        """LLM.stream as an async iterator. Closing or cancelling it cancels the request."""
+    ) -> AsyncGenerator[Event, None]:
+        """LLM.stream as an async generator: the request is sent when it is first asked for an event.
+        Closing it, dropping it, or cancelling who waits for it cancels the request."""
         handle = await self.submit(
             prompt, strategy, options=options, chat=chat, request_id=request_id, stream=True, **given
         )
-        async for event in handle:
-            yield event
+        try:
+            async for event in handle:
+                yield event
+        finally:
+            handle.cancel()
 
     async def submit(
         self,
@@ -117,9 +112,9 @@ class AsyncLLM:
         stream: bool = False,
         **given: Any,
     ) -> AsyncHandle:
-        """Sends a request. Tokenising happens in a worker thread."""
-        made = await asyncio.to_thread(
-            self._session.request,
+        """LLM.submit, awaited. Tokenising happens in a worker thread."""
+        prepared = await asyncio.to_thread(
+            self._session.prepare,
             prompt,
             strategy,
             options,
@@ -128,15 +123,15 @@ class AsyncLLM:
             request_id=request_id,
             stream=stream,
         )
-        return self._start(*made)
+        return self._start([prepared])[0]
 
     async def stats(self) -> EngineStats:
         """What the engine is doing and has done."""
-        return await asyncio.to_thread(self._session.stats)
+        return await asyncio.to_thread(self._session.engine.thread.stats)
 
     async def close(self) -> None:
         """Stops the engine; running requests end with EngineClosedError. Idempotent."""
-        await asyncio.to_thread(self._session.close)
+        await asyncio.to_thread(self._session.engine.thread.close)
 
     async def __aenter__(self) -> AsyncLLM:
         return self
@@ -146,7 +141,8 @@ class AsyncLLM:
     ) -> None:
         await self.close()
 
-    def _start(self, request: Any, assembler: Any) -> AsyncHandle:
-        handle = AsyncHandle(request.request_id, assembler, self._session.engine.thread)
-        self._session.engine.thread.submit(request, handle.sink)
-        return handle
+    def _start(self, prepared: Sequence[Prepared]) -> list[AsyncHandle]:
+        thread = self._session.engine.thread
+        handles = [AsyncHandle(one, thread) for one in prepared]
+        thread.submit([handle.job for handle in handles])
+        return handles

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections import deque
+from types import TracebackType
 
-from forkdecode.engine.thread import EngineThread
+from forkdecode.checks import check_float
+from forkdecode.engine.thread import EngineThread, Job
 from forkdecode.errors import ForkdecodeError, GroupFailedError
 from forkdecode.llm.assembly import Assembler
+from forkdecode.llm.requests import Prepared
 from forkdecode.scheduler.events import GroupEvent
 from forkdecode.types import DecodeResult, Event, Finished
 
@@ -18,25 +22,26 @@ class Progress:
     """How far one request has come, as its consumer has seen it."""
 
     def __init__(self, assembler: Assembler) -> None:
+        self.unread: deque[Event] = deque()
         self._assembler = assembler
         self._result: DecodeResult | None = None
         self._error: ForkdecodeError | None = None
 
     @property
     def done(self) -> bool:
-        """Whether the last event has been taken."""
+        """Whether the engine's last event has been taken."""
         return self._result is not None or self._error is not None
 
-    def take(self, item: GroupEvent | ForkdecodeError) -> list[Event]:
-        """What the caller sees of one engine event; an error ends the request."""
+    def take(self, item: GroupEvent | ForkdecodeError) -> None:
+        """Makes events of an engine event; an error ends the request."""
         try:
             events = self._assembler.events(item)
         except Exception as error:  # a caller's scorer may raise anything
             self._error = error if isinstance(error, ForkdecodeError) else _scorer_failed(error)
-            return []
+            return
+        self.unread.extend(events)
         if events and isinstance(events[-1], Finished):
             self._result = events[-1].result
-        return events
 
     def outcome(self) -> DecodeResult:
         """The result once done. Raises the error that ended the request."""
@@ -52,94 +57,184 @@ def _scorer_failed(error: Exception) -> GroupFailedError:
     return failure
 
 
-class Handle:
-    """One request. Iterate for its events or ask for its result; one consumer at a time."""
+def _seconds(timeout: float | None) -> float | None:
+    """A timeout of a caller; none when it is beyond what a clock can count."""
+    if timeout is None:
+        return None
+    seconds = check_float("timeout", timeout)
+    return None if seconds > threading.TIMEOUT_MAX else max(0.0, seconds)
 
-    def __init__(self, request_id: str, assembler: Assembler, thread: EngineThread) -> None:
-        self.request_id = request_id
-        self._progress = Progress(assembler)
+
+def _late(request_id: str, timeout: float | None) -> TimeoutError:
+    return TimeoutError(f"request {request_id!r} is not done after {timeout} s")
+
+
+class Handle:
+    """One request. Iterate for its events, or ask for its result; from any thread.
+
+    The request goes on until it ends or is cancelled, whether somebody listens or not.
+    """
+
+    def __init__(self, prepared: Prepared, thread: EngineThread) -> None:
+        self._request = prepared.request
+        self._progress = Progress(prepared.assembler)
         self._thread = thread
+        self._reading = threading.Lock()
         self._inbox: queue.SimpleQueue[GroupEvent | ForkdecodeError] = queue.SimpleQueue()
 
-    def sink(self, event: GroupEvent | ForkdecodeError) -> None:
-        """Takes an engine event; called in the engine thread."""
-        self._inbox.put(event)
+    @property
+    def request_id(self) -> str:
+        """The id that it was submitted with, or was given."""
+        return self._request.request_id
+
+    @property
+    def job(self) -> Job:
+        """What the engine is to be given."""
+        return Job(self._request, self._inbox.put)
 
     @property
     def done(self) -> bool:
         """Whether the last event has been taken."""
         return self._progress.done
 
-    def __iter__(self) -> Iterator[Event]:
-        """Events until the request is done; raises the error that ended it. Leaving the loop early
-        does not cancel: call cancel()."""
-        while not self.done:
-            yield from self._progress.take(self._inbox.get())
-        self._progress.outcome()
+    def __iter__(self) -> Handle:
+        return self
+
+    def __next__(self) -> Event:
+        """The next event; none after Finished. Raises the error that ended the request."""
+        with self._reading:
+            while not self._progress.unread:
+                if self.done:
+                    self._progress.outcome()
+                    raise StopIteration
+                self._progress.take(self._inbox.get())
+            return self._progress.unread.popleft()
 
     def result(self, timeout: float | None = None) -> DecodeResult:
         """Waits for the end. Raises the error that ended the request, or TimeoutError after
         `timeout` seconds; the request then goes on."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while not self.done:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            try:
-                item = self._inbox.get(timeout=left)
-            except queue.Empty:
-                raise TimeoutError(f"request {self.request_id!r} is not done after {timeout} s") from None
-            self._progress.take(item)
+        seconds = _seconds(timeout)
+        deadline = None if seconds is None else time.monotonic() + seconds
+        if not self._reading.acquire(timeout=-1 if seconds is None else seconds):
+            raise _late(self.request_id, timeout)
+        try:
+            while not self.done:
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                self._progress.take(self._inbox.get(timeout=left))
+                self._progress.unread.clear()
+        except queue.Empty:
+            raise _late(self.request_id, timeout) from None
+        finally:
+            self._reading.release()
         return self._progress.outcome()
 
     def cancel(self) -> None:
         """Ends the request before its next step, with CancelledError; no effect once it is done."""
         if not self.done:
-            self._thread.cancel(self.request_id)
+            self._thread.cancel(self._request)
+
+
+class EventStream:
+    """The events of one request. Closing it, leaving its `with`, or dropping it cancels the request."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._closed = False
+
+    def __iter__(self) -> EventStream:
+        return self
+
+    def __next__(self) -> Event:
+        if self._closed:
+            raise StopIteration
+        return next(self._handle)
+
+    def close(self) -> None:
+        """Ends the request if it still runs. Idempotent."""
+        self._closed = True
+        self._handle.cancel()
+
+    def __enter__(self) -> EventStream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self._handle.cancel()
 
 
 class AsyncHandle:
-    """One request in an event loop. Iterate for its events or await its result."""
+    """One request in an event loop. Iterate for its events or await its result; one task or several.
 
-    def __init__(self, request_id: str, assembler: Assembler, thread: EngineThread) -> None:
-        self.request_id = request_id
-        self._progress = Progress(assembler)
+    The request goes on until it ends or is cancelled, or until a task that waits here is cancelled.
+    """
+
+    def __init__(self, prepared: Prepared, thread: EngineThread) -> None:
+        self._request = prepared.request
+        self._progress = Progress(prepared.assembler)
         self._thread = thread
         self._loop = asyncio.get_running_loop()
+        self._reading = asyncio.Lock()
         self._inbox: asyncio.Queue[GroupEvent | ForkdecodeError] = asyncio.Queue()
 
-    def sink(self, event: GroupEvent | ForkdecodeError) -> None:
-        """Takes an engine event; called in the engine thread."""
+    @property
+    def request_id(self) -> str:
+        """The id that it was submitted with, or was given."""
+        return self._request.request_id
+
+    @property
+    def job(self) -> Job:
+        """What the engine is to be given."""
+        return Job(self._request, self._sink)
+
+    def _sink(self, event: GroupEvent | ForkdecodeError) -> None:
+        """Called in the engine thread."""
         try:
             self._loop.call_soon_threadsafe(self._inbox.put_nowait, event)
         except RuntimeError:  # the loop has been closed: nobody reads any more
-            self._thread.cancel(self.request_id)
+            self._thread.cancel(self._request)
 
     @property
     def done(self) -> bool:
         """Whether the last event has been taken."""
         return self._progress.done
 
-    async def __aiter__(self) -> AsyncIterator[Event]:
-        """Events until the request is done; raises the error that ended it. A consumer that is
-        cancelled, or closes the iterator, cancels the request."""
-        try:
-            while not self.done:
-                for event in self._progress.take(await self._inbox.get()):
-                    yield event
-        finally:
-            self.cancel()
-        self._progress.outcome()
+    def __aiter__(self) -> AsyncHandle:
+        return self
 
-    async def result(self) -> DecodeResult:
-        """Waits for the end. Raises the error that ended the request. Cancelling the wait (by
-        asyncio.timeout, say) cancels the request."""
+    async def __anext__(self) -> Event:
+        """The next event; none after Finished. Raises the error that ended the request."""
         try:
-            while not self.done:
-                self._progress.take(await self._inbox.get())
-        finally:
+            async with self._reading:
+                while not self._progress.unread:
+                    if self.done:
+                        self._progress.outcome()
+                        raise StopAsyncIteration
+                    self._progress.take(await self._inbox.get())
+                return self._progress.unread.popleft()
+        except asyncio.CancelledError:
             self.cancel()
+            raise
+
+    async def result(self, timeout: float | None = None) -> DecodeResult:
+        """Waits for the end. Raises the error that ended the request, or TimeoutError after
+        `timeout` seconds; the request then goes on. Cancelling the wait cancels the request."""
+        try:
+            async with asyncio.timeout(_seconds(timeout)), self._reading:
+                while not self.done:
+                    self._progress.take(await self._inbox.get())
+                    self._progress.unread.clear()
+        except TimeoutError:
+            raise _late(self.request_id, timeout) from None
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
         return self._progress.outcome()
 
     def cancel(self) -> None:
         """Ends the request before its next step, with CancelledError; no effect once it is done."""
         if not self.done:
-            self._thread.cancel(self.request_id)
+            self._thread.cancel(self._request)

@@ -2,75 +2,69 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from collections.abc import Sequence
+import os
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from transformers import PreTrainedModel
 
-from forkdecode.config import DEFAULT_MODEL, EngineConfig
-from forkdecode.engine.sizing import Capacity
-from forkdecode.errors import invalid
+from forkdecode.checks import check_bool, check_int, check_unicode, shown
+from forkdecode.config import EngineConfig
+from forkdecode.errors import InvalidRequestError, invalid
 from forkdecode.llm.assembly import Assembler
 from forkdecode.llm.resolve import Resolver
 from forkdecode.llm.start import RunningEngine, start_engine
-from forkdecode.model.info import ModelInfo
-from forkdecode.model.loader import adopt, load
+from forkdecode.model.loader import LoadedModel, adopt, load
 from forkdecode.scheduler.request import DecodeRequest
-from forkdecode.scheduler.stats import EngineStats
-from forkdecode.types import Greedy, Options, Prompt, Strategy, make_options
+from forkdecode.types import Greedy, make_options
+
+MAX_THREADS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A checked request and what makes text of its events."""
+
+    request: DecodeRequest
+    assembler: Assembler
 
 
 class Session:
     """An engine with the means to feed it. Everything here may be called from any thread."""
 
     def __init__(
-        self,
-        model: str | PreTrainedModel,
-        tokenizer: Any | None,
-        dtype: str,
-        device: str,
-        threads: int | None,
-        config: dict[str, Any],
+        self, model: Any, tokenizer: Any, dtype: str, device: str, threads: int | None, config: dict[str, Any]
     ) -> None:
         settings = make_config(config)
-        if isinstance(model, PreTrainedModel):
-            loaded = adopt(model, tokenizer, dtype, device)
-        else:
-            loaded = load(model, dtype, device)
-        self.engine: RunningEngine = start_engine(loaded, settings, threads)
+        if threads is not None:
+            threads = check_int("threads", threads, 1, MAX_THREADS)
+        loaded = open_model(model, tokenizer, dtype, device)
         self._resolver = Resolver(loaded.tokenizer, loaded.info)
+        self.engine: RunningEngine = start_engine(loaded, settings, threads)
+        # Random, so that no id that a caller may choose is taken already.
+        self._prefix = f"request-{uuid.uuid4().hex[:8]}"
         self._numbers = itertools.count(1)
 
-    @property
-    def info(self) -> ModelInfo:
-        return self.engine.info
-
-    @property
-    def capacity(self) -> Capacity:
-        return self.engine.capacity
-
-    def stats(self) -> EngineStats:
-        return self.engine.thread.stats()
-
-    def close(self) -> None:
-        self.engine.thread.close()
-
-    def request(
+    def prepare(
         self,
-        prompt: Prompt,
-        strategy: Strategy | None,
-        options: Options | None,
-        given: dict[str, Any],
+        prompt: Any,
+        strategy: Any,
+        options: Any,
+        given: Mapping[str, Any],
         *,
         chat: bool,
-        request_id: str | None,
-        stream: bool,
-    ) -> tuple[DecodeRequest, Assembler]:
-        """A checked request and what makes text of its events. Raises InvalidRequestError."""
-        name = request_id if request_id is not None else f"request-{next(self._numbers)}"
-        if not isinstance(name, str) or not name:
-            raise invalid("request_id", f"{request_id!r} is not usable", "a non-empty text")
+        request_id: Any,
+        stream: bool = False,
+    ) -> Prepared:
+        """Checks one request. Raises InvalidRequestError."""
+        check_bool("stream", stream)
+        name = f"{self._prefix}-{next(self._numbers)}" if request_id is None else request_id
+        if not check_unicode("request_id", name, "a non-empty text"):
+            raise invalid("request_id", "is empty", "a non-empty text")
         if options is not None and given:
             raise invalid(min(given), "stands beside an Options object", "either options= or keywords")
         request = self._resolver.resolve(
@@ -78,15 +72,67 @@ class Session:
             Greedy() if strategy is None else strategy,
             make_options(given) if options is None else options,
             request_id=name,
-            chat=chat,
+            chat=check_bool("chat", chat),
             stream=stream,
         )
-        return request, Assembler(request, self._resolver.token_bytes())
+        return Prepared(request, Assembler(request, self._resolver.token_bytes()))
+
+    def prepare_all(
+        self,
+        prompt: Any,
+        strategy: Any,
+        options: Any,
+        given: Mapping[str, Any],
+        *,
+        chat: bool,
+        request_id: Any,
+    ) -> list[Prepared]:
+        """Checks a prompt, or a list of prompts with one strategy, options and id each or for all.
+
+        Raises InvalidRequestError, which says of which prompt of a list it speaks.
+        """
+        if not is_batch(prompt):
+            return [self.prepare(prompt, strategy, options, given, chat=chat, request_id=request_id)]
+        prompts = list(prompt)
+        count = len(prompts)
+        if isinstance(request_id, str):
+            raise invalid("request_id", "is one for a list of prompts", "a list of ids, or None")
+        each = zip(
+            prompts,
+            spread("strategy", strategy, count),
+            spread("options", options, count),
+            spread("request_id", request_id, count),
+            strict=True,
+        )
+        prepared = []
+        for number, (one, its_strategy, its_options, name) in enumerate(each, 1):
+            try:
+                ready = self.prepare(one, its_strategy, its_options, given, chat=chat, request_id=name)
+            except InvalidRequestError as error:
+                raise InvalidRequestError(
+                    f"{error} (prompt {number} of {count})", field=error.field, request_id=error.request_id
+                ) from error
+            prepared.append(ready)
+        return prepared
 
 
-def make_config(given: dict[str, Any]) -> EngineConfig:
+def open_model(model: Any, tokenizer: Any, dtype: str, device: str) -> LoadedModel:
+    """The model that a caller names or hands over. Raises ModelLoadError, InvalidRequestError."""
+    for name, value in (("dtype", dtype), ("device", device)):
+        check_unicode(name, value)
+    if tokenizer is not None and not (hasattr(tokenizer, "encode") and hasattr(tokenizer, "get_vocab")):
+        raise invalid("tokenizer", f"{shown(tokenizer)} is none", "a tokenizer of transformers, or None")
+    if isinstance(model, PreTrainedModel):
+        return adopt(model, tokenizer, dtype, device)
+    if not isinstance(model, (str, os.PathLike)) or not os.fspath(model):
+        raise invalid("model", f"{shown(model)} is no model", "a name, a folder or a transformers model")
+    loaded = load(os.fspath(model), dtype, device)
+    return loaded if tokenizer is None else dataclasses.replace(loaded, tokenizer=tokenizer)
+
+
+def make_config(given: Mapping[str, Any]) -> EngineConfig:
     """EngineConfig from keyword arguments; an unknown name is refused by name."""
-    names = EngineConfig.__slots__
+    names = [field.name for field in dataclasses.fields(EngineConfig)]
     unknown = sorted(set(given) - set(names))
     if unknown:
         raise invalid(unknown[0], "is not a setting of the engine", ", ".join(names))
@@ -94,12 +140,17 @@ def make_config(given: dict[str, Any]) -> EngineConfig:
 
 
 def is_batch(prompt: Any) -> bool:
-    """Whether `prompt` is a list of prompts: of texts, of token id lists, or of chats. A list of
-    integers is one prompt, a list of messages is one chat."""
-    if isinstance(prompt, (str, bytes)) or not isinstance(prompt, Sequence) or not len(prompt):
-        return isinstance(prompt, Sequence) and not isinstance(prompt, (str, bytes)) and not len(prompt)
-    return isinstance(prompt[0], str) or (
-        isinstance(prompt[0], Sequence) and not isinstance(prompt[0], bytes)
+    """Whether `prompt` is a list of prompts: of texts, of token id lists, or of chats; an empty list
+    is one. A list of integers is one prompt, a list of messages is one chat."""
+    if isinstance(prompt, (str, bytes, Mapping)) or not hasattr(prompt, "__getitem__"):
+        return False
+    if not len(prompt):
+        return isinstance(prompt, Sequence)
+    first = prompt[0]
+    return isinstance(first, str) or (
+        isinstance(first, Iterable)
+        and not isinstance(first, (bytes, Mapping))
+        and getattr(first, "ndim", 1) > 0
     )
 
 
@@ -110,6 +161,3 @@ def spread(field: str, value: Any, count: int) -> list[Any]:
     if len(value) != count:
         raise invalid(field, f"is a list of {len(value)} for {count} prompts", "one value, or one a prompt")
     return list(value)
-
-
-__all__ = ["DEFAULT_MODEL", "Session", "is_batch", "make_config", "spread"]

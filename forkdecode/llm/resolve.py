@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from forkdecode.checks import shown
 from forkdecode.errors import InvalidRequestError, invalid
 from forkdecode.model.info import ModelInfo
 from forkdecode.model.tokenizer import encode_plain, encode_prompt
@@ -28,6 +30,8 @@ class Resolver:
         self._info = info
         size = info.vocab_size
         self._bytes = TokenBytes.build([b""] * size) if tokenizer is None else token_bytes(tokenizer, size)
+        # Tokenizers keep state while they encode (truncation, padding, Python's own caches).
+        self._tokenizing = threading.Lock()
         self._automata: dict[tuple[str, ...], StopAutomaton] = {}
 
     def resolve(
@@ -54,10 +58,14 @@ class Resolver:
     def _resolve(
         self, prompt: Prompt, strategy: Strategy, options: Options, request_id: str, chat: bool, stream: bool
     ) -> DecodeRequest:
+        if isinstance(strategy, type):
+            raise invalid("strategy", f"{strategy.__name__} is a class", f"{strategy.__name__}(...)")
         if not isinstance(strategy, (Greedy, Sample, BestOf, Beam)):
-            raise invalid("strategy", f"{strategy!r} is not a strategy", "Greedy, Sample, BestOf or Beam")
+            raise invalid(
+                "strategy", f"{shown(strategy)} is not a strategy", "Greedy, Sample, BestOf or Beam"
+            )
         if not isinstance(options, Options):
-            raise invalid("options", f"{options!r} is not an Options object", "forkdecode.Options")
+            raise invalid("options", f"{shown(options)} is not an Options object", "forkdecode.Options")
         ids = self._prompt(prompt, chat)
         self._check_length(ids, options)
         stop_ids = self._ids("stop_token_ids", options.stop_token_ids)
@@ -76,12 +84,8 @@ class Resolver:
         )
 
     def _prompt(self, prompt: Prompt, chat: bool) -> I64:
-        is_text = isinstance(prompt, str) or (
-            isinstance(prompt, Sequence) and len(prompt) > 0 and isinstance(prompt[0], dict)
-        )
-        if self._tokenizer is None and (is_text or chat):
-            raise invalid("prompt", "this model has no tokenizer", "token ids")
-        ids = encode_prompt(self._tokenizer, prompt, vocab_size=self._info.vocab_size, chat=chat)  # type: ignore[arg-type]
+        with self._tokenizing:
+            ids = encode_prompt(self._tokenizer, prompt, vocab_size=self._info.vocab_size, chat=chat)
         return np.array(ids, np.int64)
 
     def _check_length(self, ids: I64, options: Options) -> None:
@@ -125,9 +129,8 @@ class Resolver:
         return spec
 
     def _plain(self, field: str, text: str) -> tuple[int, ...]:
-        if self._tokenizer is None:
-            raise invalid(field, "this model has no tokenizer", "token ids")
-        return encode_plain(self._tokenizer, field, text)
+        with self._tokenizing:
+            return encode_plain(self._tokenizer, field, text, vocab_size=self._info.vocab_size)
 
     def _bad_words(self, words: Sequence[str | tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
         """A text is banned as it stands and behind a space: tokenizers write the two differently."""

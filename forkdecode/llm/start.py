@@ -46,7 +46,7 @@ def start_engine(loaded: LoadedModel, config: EngineConfig, threads: int | None 
     info, dtype = loaded.info, getattr(torch, loaded.info.dtype)
     device = next(loaded.model.parameters()).device
     block_bytes = bytes_per_block(info, config.block_size, dtype)
-    capacity = size_pool(config, block_bytes, free_memory(device))
+    capacity = size_pool(config, block_bytes, free_memory(device), psutil.virtual_memory().total)
     runner = Runner(
         loaded.model,
         info,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, overload
 
@@ -10,11 +11,11 @@ from transformers import PreTrainedModel
 
 from forkdecode.config import DEFAULT_MODEL
 from forkdecode.engine.sizing import Capacity
-from forkdecode.llm.handle import Handle
-from forkdecode.llm.requests import Session, is_batch, spread
+from forkdecode.llm.handle import EventStream, Handle
+from forkdecode.llm.requests import Prepared, Session, is_batch
 from forkdecode.model.info import ModelInfo
 from forkdecode.scheduler.stats import EngineStats
-from forkdecode.types import DecodeResult, Event, Options, Prompt, Strategy
+from forkdecode.types import DecodeResult, Options, Prompt, Strategy
 
 
 class LLM:
@@ -30,7 +31,7 @@ class LLM:
 
     def __init__(
         self,
-        model: str | PreTrainedModel = DEFAULT_MODEL,
+        model: str | os.PathLike[str] | PreTrainedModel = DEFAULT_MODEL,
         *,
         tokenizer: Any | None = None,
         dtype: str = "auto",
@@ -43,7 +44,7 @@ class LLM:
     @property
     def info(self) -> ModelInfo:
         """What was loaded."""
-        return self._session.info
+        return self._session.engine.info
 
     @property
     def tokenizer(self) -> Any | None:
@@ -53,7 +54,7 @@ class LLM:
     @property
     def capacity(self) -> Capacity:
         """The block pool."""
-        return self._session.capacity
+        return self._session.engine.capacity
 
     @overload
     def decode(
@@ -98,22 +99,11 @@ class LLM:
         Raises InvalidRequestError naming the field, CapacityError, GroupFailedError. In a batch all
         requests are checked before the first is sent; the first error ends the others.
         """
-        if not is_batch(prompt):
-            handle = self._send(prompt, strategy, options, given, chat, request_id, stream=False)
-            return self._wait([handle])[0]
-        count = len(prompt)
-        ids = [None] * count if request_id is None else spread("request_id", request_id, count)
-        made = [
-            self._session.request(p, s, o, given, chat=chat, request_id=i, stream=False)
-            for p, s, o, i in zip(
-                prompt,
-                spread("strategy", strategy, count),
-                spread("options", options, count),
-                ids,
-                strict=True,
-            )
-        ]
-        return self._wait([self._start(*one) for one in made])
+        prepared = self._session.prepare_all(
+            prompt, strategy, options, given, chat=chat, request_id=request_id
+        )
+        results = self._wait(self._start(prepared))
+        return results if is_batch(prompt) else results[0]
 
     def stream(
         self,
@@ -124,11 +114,13 @@ class LLM:
         chat: bool = False,
         request_id: str | None = None,
         **given: Any,
-    ) -> Iterator[Event]:
-        """Typed events of one request as they happen; the last is Finished. Closing the iterator
-        cancels the request. Raises as decode() does, wrong requests at once."""
-        handle = self._send(prompt, strategy, options, given, chat, request_id, stream=True)
-        return _events(handle)
+    ) -> EventStream:
+        """Typed events of one request as they happen; the last is Finished. Closing the stream, or
+        dropping it, cancels the request. Raises as decode() does, wrong requests at once."""
+        prepared = self._session.prepare(
+            prompt, strategy, options, given, chat=chat, request_id=request_id, stream=True
+        )
+        return EventStream(self._start([prepared])[0])
 
     def submit(
         self,
@@ -142,16 +134,19 @@ class LLM:
         **given: Any,
     ) -> Handle:
         """Sends a request and returns at once. stream: whether the handle yields events before the
-        last."""
-        return self._send(prompt, strategy, options, given, chat, request_id, stream=stream)
+        last. Raises InvalidRequestError, and CapacityError for what can never be served here."""
+        prepared = self._session.prepare(
+            prompt, strategy, options, given, chat=chat, request_id=request_id, stream=stream
+        )
+        return self._start([prepared])[0]
 
     def stats(self) -> EngineStats:
         """What the engine is doing and has done."""
-        return self._session.stats()
+        return self._session.engine.thread.stats()
 
     def close(self) -> None:
         """Stops the engine; running requests end with EngineClosedError. Idempotent."""
-        self._session.close()
+        self._session.engine.thread.close()
 
     def __enter__(self) -> LLM:
         return self
@@ -161,26 +156,11 @@ class LLM:
     ) -> None:
         self.close()
 
-    def _send(
-        self,
-        prompt: Any,
-        strategy: Any,
-        options: Any,
-        given: dict[str, Any],
-        chat: bool,
-        request_id: Any,
-        *,
-        stream: bool,
-    ) -> Handle:
-        made = self._session.request(
-            prompt, strategy, options, given, chat=chat, request_id=request_id, stream=stream
-        )
-        return self._start(*made)
-
-    def _start(self, request: Any, assembler: Any) -> Handle:
-        handle = Handle(request.request_id, assembler, self._session.engine.thread)
-        self._session.engine.thread.submit(request, handle.sink)
-        return handle
+    def _start(self, prepared: Sequence[Prepared]) -> list[Handle]:
+        thread = self._session.engine.thread
+        handles = [Handle(one, thread) for one in prepared]
+        thread.submit([handle.job for handle in handles])
+        return handles
 
     def _wait(self, handles: list[Handle]) -> list[DecodeResult]:
         try:
@@ -189,10 +169,3 @@ class LLM:
             for handle in handles:
                 handle.cancel()
             raise
-
-
-def _events(handle: Handle) -> Iterator[Event]:
-    try:
-        yield from handle
-    finally:
-        handle.cancel()

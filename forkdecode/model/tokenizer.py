@@ -6,7 +6,8 @@ import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, SupportsIndex
 
-from forkdecode.errors import invalid
+from forkdecode.checks import check_unicode, shown
+from forkdecode.errors import InvalidRequestError, invalid
 from forkdecode.types import Message, Prompt
 
 _PROMPTS = "a text, a sequence of token ids, or chat messages"
@@ -24,9 +25,10 @@ class Tokenizer(Protocol):
 
 
 def encode_prompt(
-    tokenizer: Tokenizer, prompt: Prompt, *, vocab_size: int, chat: bool = False
+    tokenizer: Tokenizer | None, prompt: Prompt, *, vocab_size: int, chat: bool = False
 ) -> tuple[int, ...]:
-    """Token ids of a prompt, at least one. chat: a text is taken as one user message.
+    """Token ids of a prompt, at least one. chat: a text is taken as one user message. Without a
+    tokenizer token ids are the only prompts.
 
     Raises InvalidRequestError with field "prompt" (or "chat").
     """
@@ -43,13 +45,30 @@ def encode_prompt(
         ids = [_checked_id(item, vocab_size) for item in items]
     if not ids:
         raise invalid("prompt", "is empty", "at least one token")
+    if max(ids) >= vocab_size:
+        raise _outside("prompt", ids, vocab_size)
     return tuple(ids)
 
 
-def encode_plain(tokenizer: Tokenizer, field: str, text: str) -> tuple[int, ...]:
+def encode_plain(tokenizer: Tokenizer | None, field: str, text: str, *, vocab_size: int) -> tuple[int, ...]:
     """Token ids of a piece of text (a forced prefix, a bad word): no special tokens are added."""
-    _check_unicode(field, text)
-    return tuple(tokenizer.encode(text, add_special_tokens=False))
+    check_unicode(field, text)
+    ids = _present(tokenizer, field).encode(text, add_special_tokens=False)
+    if ids and max(ids) >= vocab_size:
+        raise _outside(field, ids, vocab_size)
+    return tuple(ids)
+
+
+def _present(tokenizer: Tokenizer | None, field: str) -> Tokenizer:
+    if tokenizer is None:
+        raise invalid(field, "this model has no tokenizer", "token ids")
+    return tokenizer
+
+
+def _outside(field: str, ids: Sequence[int], vocab_size: int) -> InvalidRequestError:
+    """A tokenizer may have more tokens than its model."""
+    problem = f"the tokenizer makes it token {max(ids)}, which the model lacks"
+    return invalid(field, problem, f"texts of its tokens 0 to {vocab_size - 1}")
 
 
 def render_chat(tokenizer: Tokenizer, messages: Sequence[Message]) -> str:
@@ -58,11 +77,13 @@ def render_chat(tokenizer: Tokenizer, messages: Sequence[Message]) -> str:
         raise invalid("chat", "this model has no chat template", "plain text prompts with this model")
     for message in messages:
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            raise invalid("prompt", f"{message!r} is not a chat message", '{"role": ..., "content": ...}')
+            raise invalid(
+                "prompt", f"{shown(message)} is not a chat message", '{"role": ..., "content": ...}'
+            )
         if "content" not in message:
-            raise invalid("prompt", f"{message!r} has no content", '{"role": ..., "content": ...}')
+            raise invalid("prompt", f"{shown(message)} has no content", '{"role": ..., "content": ...}')
         if isinstance(message["content"], str):
-            _check_unicode("prompt", message["content"])
+            check_unicode("prompt", message["content"])
     try:
         plain = [dict(message) for message in messages]
         return str(tokenizer.apply_chat_template(plain, tokenize=False, add_generation_prompt=True))
@@ -70,17 +91,19 @@ def render_chat(tokenizer: Tokenizer, messages: Sequence[Message]) -> str:
         raise invalid("prompt", f"the chat template refuses it: {error}", "messages of its format") from error
 
 
-def _encode_chat(tokenizer: Tokenizer, messages: Sequence[Message]) -> list[int]:
+def _encode_chat(tokenizer: Tokenizer | None, messages: Sequence[Message]) -> list[int]:
     # A template writes the BOS itself where the model wants one: adding special tokens would double it.
-    return tokenizer.encode(render_chat(tokenizer, messages), add_special_tokens=False)
+    found = _present(tokenizer, "prompt")
+    return found.encode(render_chat(found, messages), add_special_tokens=False)
 
 
-def _encode_text(tokenizer: Tokenizer, text: str) -> list[int]:
-    _check_unicode("prompt", text)
-    ids = tokenizer.encode(text, add_special_tokens=True)
+def _encode_text(tokenizer: Tokenizer | None, text: str) -> list[int]:
+    check_unicode("prompt", text)
+    found = _present(tokenizer, "prompt")
+    ids = found.encode(text, add_special_tokens=True)
     # The caller rendered a template and so wrote the BOS that the tokenizer adds.
-    bos = tokenizer.bos_token_id
-    if bos is not None and ids[:2] == [bos, bos] and text.startswith(tokenizer.bos_token or "\0"):
+    bos = found.bos_token_id
+    if bos is not None and ids[:2] == [bos, bos] and text.startswith(found.bos_token or "\0"):
         return ids[1:]
     return ids
 
@@ -91,12 +114,5 @@ def _checked_id(item: object, vocab_size: int) -> int:
     if isinstance(item, SupportsIndex) and not isinstance(item, bool):
         token = operator.index(item)
     if not 0 <= token < vocab_size:
-        raise invalid("prompt", f"{item!r} is not a token id", f"integers from 0 to {vocab_size - 1}")
+        raise invalid("prompt", f"{shown(item)} is not a token id", f"integers from 0 to {vocab_size - 1}")
     return token
-
-
-def _check_unicode(field: str, text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise invalid(field, "holds a lone surrogate", "valid Unicode text") from None

@@ -25,12 +25,13 @@ from forkdecode.scheduler.request import DecodeRequest, check_capacity
 from forkdecode.scheduler.stats import Counters, EngineStats
 from forkdecode.step import StepOutput, StepPlan
 from forkdecode.strategies.factory import make_policy
+from forkdecode.strategies.policy import Policy
 
 
 class Scheduler:
     """Owns every group from `add` to its last event. Not thread-safe.
 
-    Call schedule(), execute the plan, then commit(output), or abort(error) if it failed.
+    Call schedule(), execute the plan, then commit(output), or abort(cause) if it failed.
     """
 
     def __init__(
@@ -65,6 +66,17 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self._batcher.running or len(self._batcher.waiting) or self._failures)
 
+    def check_request(self, request: DecodeRequest) -> None:
+        """Raises CapacityError for a request that the pool could never serve. Reads what is fixed
+        alone, so any thread may ask."""
+        check_capacity(
+            request,
+            _policy(request).max_rows,
+            self.pool.num_blocks,
+            self.pool.block_size,
+            overcommit=self._config.overcommit,
+        )
+
     def add(self, request: DecodeRequest) -> None:
         """Queues a request. Raises CapacityError (too big, or the queue is full) and
         InvalidRequestError (an id in use); nothing is kept then."""
@@ -75,17 +87,9 @@ class Scheduler:
                 f"{len(self._batcher.waiting)} requests are waiting, which is the limit",
                 request_id=request.request_id,
             )
-        ends = np.concatenate([request.eos_ids, request.stop_ids])
-        policy = make_policy(request.strategy, request.options, ends)
-        check_capacity(
-            request,
-            policy.max_rows,
-            self.pool.num_blocks,
-            self.pool.block_size,
-            overcommit=self._config.overcommit,
-        )
+        self.check_request(request)
         self._number += 1
-        group = SequenceGroup(self._number, request, policy, self._clock())
+        group = SequenceGroup(self._number, request, _policy(request), self._clock())
         self._groups[request.request_id] = group
         self._batcher.waiting.push(group, self._step)
 
@@ -150,19 +154,16 @@ class Scheduler:
                 error.request_id = group.request_id
                 events.append(self._fail(group, error))
             except Exception as error:
-                failure = GroupFailedError(
-                    f"internal error: {type(error).__name__}: {error}", request_id=group.request_id
-                )
-                failure.__cause__ = error
-                events.append(self._fail(group, failure))
+                events.append(self._fail(group, _caused("internal error", error, group.request_id)))
         return events
 
-    def abort(self, error: ForkdecodeError) -> list[GroupEvent]:
-        """The step failed as a whole: its groups end with `error`, all others go on."""
+    def abort(self, cause: Exception) -> list[GroupEvent]:
+        """The step failed as a whole: its groups end with GroupFailedError, all others go on."""
         builder = self._end_step()
         events = self.drain_failures()
         for group in builder.touched:
             if group.request_id in self._groups:
+                error = _caused(f"the model failed in step {builder.step}", cause, group.request_id)
                 events.append(self._fail(group, error))
         return events
 
@@ -253,3 +254,15 @@ class Scheduler:
         """Verifies every block count against its holders. Raises BlockAccountingError."""
         tables = [g.table for g in self._batcher.running if g.table is not None]
         self.pool.check([*tables, *([] if self.cache is None else [self.cache])])
+
+
+def _policy(request: DecodeRequest) -> Policy:
+    ends = np.concatenate([request.eos_ids, request.stop_ids])
+    return make_policy(request.strategy, request.options, ends)
+
+
+def _caused(what: str, cause: Exception, request_id: str) -> GroupFailedError:
+    """An error of one group: callers get no error object that another group's caller has too."""
+    error = GroupFailedError(f"{what}: {type(cause).__name__}: {cause}", request_id=request_id)
+    error.__cause__ = cause
+    return error

@@ -56,7 +56,7 @@ class BeamPolicy:
         Raises GroupFailedError when nothing is legal any more and nothing has finished.
         """
         if not len(result.tokens) and not len(self.hypotheses):
-            raise GroupFailedError(f"no legal token at generated token {rows.generated}")
+            raise GroupFailedError(f"no legal token at generated token {rows.generated + 1}")
         ends = stop.reason != LIVE
         picks = np.flatnonzero(~ends)[: self._beam.width]
         ended = np.flatnonzero(ends[: self._beam.width])

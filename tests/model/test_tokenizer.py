@@ -99,7 +99,7 @@ def test_what_a_template_refuses_is_passed_on() -> None:
 
 
 def test_plain_pieces_get_no_special_tokens() -> None:
-    assert encode_plain(WITH_BOS, "forced_prefix", "hello") == (VOCAB["hello"],)
+    assert encode_plain(WITH_BOS, "forced_prefix", "hello", vocab_size=len(VOCAB)) == (VOCAB["hello"],)
     with pytest.raises(InvalidRequestError, match="bad_words: holds a lone surrogate") as caught:
-        encode_plain(PLAIN, "bad_words", "\ud800")
+        encode_plain(PLAIN, "bad_words", "\ud800", vocab_size=len(VOCAB))
     assert caught.value.field == "bad_words"

@@ -153,7 +153,7 @@ def test_when_all_end_the_pool_is_the_answer() -> None:
 def test_nothing_legal_and_nothing_finished_fails_by_name() -> None:
     policy = make_policy(Beam(width=3), Options(max_tokens=9), np.array([7]))
     rows = GroupRows(4, 6, *_columns(3), np.uint64(0))
-    with pytest.raises(GroupFailedError, match="no legal token at generated token 4"):
+    with pytest.raises(GroupFailedError, match="no legal token at generated token 5"):
         policy.decide(_result([], [], []), rows, _hits([]))
 
 
