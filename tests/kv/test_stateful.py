@@ -105,8 +105,10 @@ class KvMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def advance(self, data: st.DataObject) -> None:
         group = self.pick(data)
+        parent = st.integers(0, len(group.rows) - 1)
+        fork_of_one = st.builds(lambda p, n: [p] * n, parent, st.integers(1, 4))
         parents = data.draw(
-            st.lists(st.integers(0, len(group.rows) - 1), min_size=data.draw(st.integers(0, 4)), max_size=6)
+            fork_of_one | st.lists(parent, max_size=6) | st.lists(parent, min_size=2, max_size=6)
         )
         group.table.advance(np.array(parents, np.int32))
         group.rows = [group.rows[p] for p in parents]
