@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from forkdecode_kernels.topk import Continuations, RowGroups, beam_topk
+from forkdecode_kernels.topk import Continuations, RowGroups, beam_topk, row_topk
 
 from forkdecode.sampling.group_logits import (
     NonFiniteLogitsError,
@@ -16,7 +16,7 @@ from forkdecode.sampling.group_logits import (
     raw_logprobs,
     where,
 )
-from forkdecode.sampling.top_logprobs import joined, row_top
+from forkdecode.sampling.top_logprobs import joined
 from forkdecode.step import Bools, SelectionRequest, SelectionResult, TopK, TopLogprobs
 
 TopKRequest = tuple[SelectionRequest, TopK]
@@ -70,8 +70,8 @@ def topk_processed(
             parts.append(replace(part, rows=part.rows + chunk.first))
             sums.append(chunk.logsumexp)
             if request.num_logprobs is not None:
-                raw = row_top(chunk.raw, request.num_logprobs, normalized=False, threads=threads)
-                done = row_top(chunk.values, request.num_logprobs, normalized=True, threads=threads)
+                raw = row_topk(chunk.raw, request.num_logprobs, normalized=False, threads=threads)
+                done = row_topk(chunk.values, request.num_logprobs, normalized=True, threads=threads)
                 top.append(TopLogprobs(*raw, *done))
         return _merged(parts, k)
 

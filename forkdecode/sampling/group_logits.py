@@ -91,4 +91,5 @@ def raw_logprobs(
     """log_softmax(logits)[rows, tokens] float32, given the logsumexp of each of `rows`."""
     at = (torch.from_numpy(rows).to(logits.device), torch.from_numpy(tokens).to(logits.device))
     chosen: NDArray[np.float64] = logits[at].double().cpu().numpy()
-    return np.asarray(chosen - logsumexp, np.float32)
+    with np.errstate(invalid="ignore"):  # rows of nothing but -inf, which fail by their status
+        return np.asarray(chosen - logsumexp, np.float32)

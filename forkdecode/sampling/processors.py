@@ -48,7 +48,7 @@ def apply_processors(
 ) -> None:
     """Change `values` [R, V] float32 in place. history may be None when spec.reads_history is False.
 
-    Raises IndexError for a token id beyond the vocabulary in bias, allowed or suppressed ids.
+    Raises ValueError for a token id beyond the vocabulary in bias, allowed or suppressed ids.
     """
     if spec.bias_ids is not None and spec.bias_values is not None:
         bias = torch.from_numpy(spec.bias_values).to(values)
@@ -58,7 +58,7 @@ def apply_processors(
             raise ValueError("these processors need the generated tokens")
         _penalise(values, spec, history)
     if num_generated < len(spec.forced_prefix):
-        _keep_only(values, torch.tensor([spec.forced_prefix[num_generated]], device=values.device))
+        _keep_only(values, _ids(np.array([spec.forced_prefix[num_generated]]), values))
         return
     if spec.no_repeat_ngram_size and history is not None:
         _ban_ngrams(values, spec.no_repeat_ngram_size, history)
@@ -71,6 +71,8 @@ def apply_processors(
 
 
 def _ids(ids: I64, values: torch.Tensor) -> torch.Tensor:
+    if len(ids) and int(ids.max()) >= values.shape[1]:
+        raise ValueError(f"token id {ids.max()} is beyond the vocabulary of {values.shape[1]}")
     return torch.from_numpy(np.asarray(ids, np.int64)).to(values.device)
 
 
@@ -161,7 +163,7 @@ def _ban_words(values: torch.Tensor, words: tuple[tuple[int, ...], ...], history
     for length, group in by_length.items():
         ids = torch.tensor(group, device=values.device)
         if length == 1:
-            values[:, ids[:, 0]] = -torch.inf
+            values[:, _ids(np.array(group)[:, 0], values)] = -torch.inf
         elif history is not None and len(history) >= length - 1:
             match = (history.tail(length - 1)[:, None, :] == ids[None, :, :-1]).all(-1)
             rows, which = match.nonzero(as_tuple=True)

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from forkdecode_kernels.draw import NO_TOKEN, NOT_FINITE, OK, DrawRows, Draws, filtered_draw
+from forkdecode_kernels.topk import row_topk
 from numpy.typing import NDArray
 
 from forkdecode import lineage
 from forkdecode.sampling.group_logits import group_rows, processed_chunks, raw_logprobs, where
-from forkdecode.sampling.top_logprobs import joined, row_top
+from forkdecode.sampling.top_logprobs import joined
 from forkdecode.step import Draw, SelectionRequest, SelectionResult, TopLogprobs
 
 DrawRequest = tuple[SelectionRequest, Draw]
@@ -123,10 +124,10 @@ def _draw_rows(
 
 
 def _top(raw: torch.Tensor, drawn: Draws, k: int, threads: int) -> TopLogprobs:
-    raw_ids, raw_values = row_top(raw, k, normalized=False, threads=threads)
+    raw_ids, raw_values = row_topk(raw, k, normalized=False, threads=threads)
     if drawn.distribution is None:  # k = 0
         return TopLogprobs(raw_ids, raw_values, raw_ids, raw_values)
-    ids, values = row_top(torch.from_numpy(drawn.distribution), k, normalized=True, threads=threads)
+    ids, values = row_topk(torch.from_numpy(drawn.distribution), k, normalized=True, threads=threads)
     return TopLogprobs(raw_ids, raw_values, ids, values)
 
 

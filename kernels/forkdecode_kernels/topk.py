@@ -86,20 +86,53 @@ def reference_group(
     return Continuations(rows, tokens, scores, logprobs, True)
 
 
+def row_topk(
+    logits: torch.Tensor, k: int, *, normalized: bool = False, threads: int = 1
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """The k likeliest tokens of each row: ids [M, k] and log-probabilities [M, k], best first.
+
+    logits [M, V], or log-probabilities if `normalized`. Ties go to the lower id. Where a row has
+    fewer tokens above -inf than k, or NaN or +inf, the rest is id -1 with -inf.
+    """
+    count = len(logits)
+    ids = np.full((count, k), -1, np.int64)
+    logprobs = np.full((count, k), -np.inf, np.float32)
+    if k == 0 or count == 0:
+        return ids, logprobs
+    groups = RowGroups(np.arange(count), np.ones(count, np.int64), np.full(count, k))
+    base = np.zeros(count, np.float32)
+    _check(logits, groups, base)
+    if logits.device.type == "cpu":
+        row, _, token, _, logprob, _ = _cpu_flat(logits, groups, base, normalized, threads)
+        rank = cpu.ranks(row)
+        ids[row, rank], logprobs[row, rank] = token, logprob
+        return ids, logprobs
+    for i, best in enumerate(beam_topk(logits, groups, base, normalized=normalized)):
+        ids[i, : len(best.tokens)], logprobs[i, : len(best.tokens)] = best.tokens, best.logprobs
+    return ids, logprobs
+
+
 def _cpu_groups(
     logits: torch.Tensor, groups: RowGroups, base: NDArray[np.float32], normalized: bool, threads: int
 ) -> list[Continuations]:
-    rows = np.repeat(groups.start - np.cumsum(groups.count) + groups.count, groups.count)
-    rows += np.arange(len(rows))
-    tiles, lse, valid = cpu.summed_rows(logits, rows, normalized=normalized, threads=threads)
-    fine = np.logical_and.reduceat(valid, np.cumsum(groups.count) - groups.count)
-    k = np.where(fine, np.minimum(groups.k, groups.count * logits.shape[1]), 0)
-    group, row, token, score, logprob = cpu.best_candidates(logits, rows, groups.count, k, base, tiles, lse)
+    group, row, token, score, logprob, fine = _cpu_flat(logits, groups, base, normalized, threads)
     edges = np.searchsorted(group, np.arange(len(groups) + 1))
     return [
         Continuations(row[a:b] - start, token[a:b], score[a:b], logprob[a:b], True) if ok else _INVALID
         for a, b, start, ok in zip(edges[:-1], edges[1:], groups.start, fine, strict=True)
     ]
+
+
+def _cpu_flat(
+    logits: torch.Tensor, groups: RowGroups, base: NDArray[np.float32], normalized: bool, threads: int
+) -> tuple[*cpu.Flat, NDArray[np.bool_]]:
+    """Candidates of all groups in one list, and which groups are valid."""
+    rows = np.repeat(groups.start - np.cumsum(groups.count) + groups.count, groups.count)
+    rows += np.arange(len(rows))
+    tiles, lse, valid = cpu.summed_rows(logits, rows, normalized=normalized, threads=threads)
+    fine = np.logical_and.reduceat(valid, np.cumsum(groups.count) - groups.count)
+    k = np.where(fine, np.minimum(groups.k, groups.count * logits.shape[1]), 0)
+    return *cpu.best_candidates(logits, rows, groups.count, k, base, tiles, lse), fine
 
 
 def _check(logits: torch.Tensor, groups: RowGroups, base: NDArray[np.float32]) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from forkdecode_kernels.logsumexp import row_logsumexp, subtracted
-from forkdecode_kernels.topk import Continuations, RowGroups, beam_topk, reference_group
+from forkdecode_kernels.topk import Continuations, RowGroups, beam_topk, reference_group, row_topk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -166,3 +166,25 @@ def test_never_writes_to_the_logits() -> None:
 def test_refuses_what_does_not_fit(groups: RowGroups, base: np.ndarray, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         beam_topk(torch.zeros(2, 10), groups, base)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_row_topk(dtype: torch.dtype) -> None:
+    logits = torch.randn(9, 600, generator=torch.Generator().manual_seed(4)).to(dtype)
+    logits[2, 5:] = -torch.inf
+    logits[3] = -torch.inf
+    logits[4, 9] = torch.nan
+    ids, logprobs = row_topk(logits, 8, threads=2)
+    best = torch.log_softmax(logits.float(), -1).topk(8)
+    fine = [0, 1, 5, 6, 7, 8]
+    np.testing.assert_allclose(logprobs[fine], best.values[fine], atol=1e-5)
+    np.testing.assert_allclose(
+        logits.float()[fine].gather(1, torch.from_numpy(ids[fine])), logits.float()[fine].topk(8).values
+    )
+    assert sorted(ids[2, :5].tolist()) == [0, 1, 2, 3, 4]
+    assert (ids[2, 5:] == -1).all()
+    assert (ids[3:5] == -1).all()
+    assert np.isneginf(logprobs[3:5]).all()
+    wide, _ = row_topk(logits[:1, :3], 10)
+    assert (wide[0, :3] >= 0).all()
+    assert (wide[0, 3:] == -1).all()

@@ -111,7 +111,7 @@ def gather_above(
                 ids[n] = np.int32(start + i)
                 weights[n] = strip[i]
                 n += np.uint64(strip[i] >= lowest)
-    return np.int64(n)
+    return int(np.int64(n))
 
 
 @kernel

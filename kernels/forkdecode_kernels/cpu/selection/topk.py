@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from forkdecode_kernels.cpu.selection.jit import entry
+from forkdecode_kernels.cpu.selection.jit import entry, kernel
 from forkdecode_kernels.cpu.selection.parallel import for_each_block
 from forkdecode_kernels.cpu.selection.rows import (
     NEGATIVE_INFINITY_KEY,
@@ -69,85 +69,101 @@ def best_candidates(
     base, tiles, logsumexp: one entry a row. A group of k = 0 is skipped.
     """
     shift = np.where(np.isneginf(logsumexp), 0.0, logsumexp)
-    ends = np.cumsum(counts)
+    room = int(np.minimum(2 * k, counts * tiles.shape[1]).sum())
+    listed = np.empty((3, room), np.int64)
     bounds = np.empty(len(counts), np.float32)
-    found = [
-        _reaching(tiles[end - n : end], base[end - n : end], shift[end - n : end], wanted, bounds[g : g + 1])
-        for g, (end, n, wanted) in enumerate(zip(ends, counts, k, strict=True))
-    ]
-    group = np.repeat(np.arange(len(counts)), [len(f[0]) for f in found])
-    row = np.concatenate([f[0] + end - n for f, end, n in zip(found, ends, counts, strict=True)])
-    tile = np.concatenate([f[1] for f in found])
+    n = _list_tiles(tiles, base, shift, counts, k, listed, bounds)
+    group, row, tile = listed[:, :n]
 
     values, token = _tile_values(logits, rows[row], tile)
     logprobs = (values - shift[row, None]).astype(np.float32)
     scores = base[row, None] + logprobs
     at, lane = np.nonzero((scores >= bounds[group, None]) & (scores > -np.inf))
-    flat_scores = scores[at, lane]
     # Tiles come in (row, token) order and lexsort is stable: ties fall to the lower row, then token.
-    order = np.lexsort((-flat_scores, group[at]))
+    order = np.lexsort((-scores[at, lane], group[at]))
     at, lane = at[order], lane[order]
-    owner = group[at]
-    rank = np.arange(len(owner)) - np.searchsorted(owner, owner)
-    best = rank < k[owner]
+    best = ranks(group[at]) < k[group[at]]
     at, lane = at[best], lane[best]
     return group[at], rows[row[at]], token[at, lane], scores[at, lane], logprobs[at, lane]
 
 
-def _tile_values(logits: torch.Tensor, rows: I64, tile: I32) -> tuple[F32, I64]:
+def ranks(group: I64) -> I64:
+    """Place of each entry among those of its group, from 0; group is sorted."""
+    return np.arange(len(group)) - np.searchsorted(group, group)
+
+
+def _tile_values(logits: torch.Tensor, rows: I64, tile: I64) -> tuple[F32, I64]:
     """The logits of some tiles as float32 [n, TILE] and their tokens; -inf beyond the vocabulary."""
     source = as_numpy(logits)
-    token = tile.astype(np.int64)[:, None] * TILE + np.arange(TILE)
+    token = tile[:, None] * TILE + np.arange(TILE)
     inside = token < source.shape[1]
     values = to_float32(source[rows[:, None], np.minimum(token, source.shape[1] - 1)])
     return np.where(inside, values, np.float32(-np.inf)), token
 
 
-def _reaching(tiles: I32, base: F32, shift: NDArray[np.float64], k: int, bound: F32) -> tuple[I32, I32]:
-    """(row, tile) of the tiles that may hold one of a group's k best, in order; the bound -> bound[0]."""
-    keys = np.empty(tiles.size, np.int32)
-    rows = np.empty(min(2 * k, tiles.size), np.int32)
-    columns = np.empty(min(2 * k, tiles.size), np.int32)
-    n = _list_tiles(tiles, base, shift, k, keys, rows, columns, bound)
-    return rows[:n], columns[:n]
-
-
 @entry
 def _list_tiles(
-    tiles: I32, base: F32, shift: NDArray[np.float64], k: int, keys: I32, rows: I32, columns: I32, bound: F32
+    tiles: I32, base: F32, shift: NDArray[np.float64], counts: I64, k: I64, listed: I64, bounds: F32
 ) -> int:
-    count, width = tiles.shape
+    """(group, row, tile) of the tiles that may hold one of a group's k best -> listed; their number.
+
+    bounds: for each group, a score that its k-th best has at least.
+    """
+    n = 0
+    first = 0
+    for g in range(counts.shape[0]):
+        last = first + counts[g]
+        if k[g] > 0:
+            n = _list_group(tiles, base, shift, first, last, k[g], listed, n, bounds[g : g + 1])
+            for i in range(n - 1, -1, -1):
+                if listed[1, i] < first:
+                    break
+                listed[0, i] = g
+        first = last
+    return n
+
+
+@kernel
+def _list_group(
+    tiles: I32,
+    base: F32,
+    shift: NDArray[np.float64],
+    first: int,
+    last: int,
+    k: int,
+    listed: I64,
+    n: int,
+    bound: F32,
+) -> int:
+    width = tiles.shape[1]
+    total = (last - first) * width
+    # Unsigned keys: the ordered integers with their sign bit turned.
     sign = np.uint32(0x80000000)
-    total = 0
-    for r in range(count):
+    keys = np.empty(total, np.uint32)
+    for r in range(first, last):
         for t in range(width):
             logprob = np.float32(np.float64(unordered(tiles[r, t])) - shift[r])
             # + 0 makes -0 and 0 one key, as they are one score.
             key = ordered(np.float32(base[r] + logprob) + np.float32(0.0))
-            keys[total] = key
-            total += 1
-    floor = np.int32(NEGATIVE_INFINITY_KEY)
+            keys[(r - first) * width + t] = np.uint32(key) ^ sign
+    nothing = np.uint32(np.int32(NEGATIVE_INFINITY_KEY)) ^ sign
+    floor = nothing
     if total >= k:
-        unsigned = np.empty(total, np.uint32)
-        for i in range(total):
-            unsigned[i] = np.uint32(keys[i]) ^ sign
         ones = np.ones(total, np.float32)
-        edge, _ = crossing(
-            unsigned, ones, np.float64(k), np.empty(total, np.uint32), np.empty(total, np.float32)
+        floor, _ = crossing(
+            keys, ones, np.float64(k), np.empty(total, np.uint32), np.empty(total, np.float32)
         )
-        floor = np.int32(edge ^ sign)
-    bound[0] = unordered(floor)
+    bound[0] = unordered(np.int32(floor ^ sign))
     # Better tiles are fewer than k. Of those that only equal the bound, the first k hold k
     # candidates at the bound that come before any other tile's.
     equal = k
-    n = 0
     for i in range(total):
         take = keys[i] > floor
-        if keys[i] == floor and keys[i] > NEGATIVE_INFINITY_KEY and equal > 0:
+        if keys[i] == floor and keys[i] > nothing and equal > 0:
             take = True
             equal -= 1
         if take:
-            rows[n] = np.int32(i // width)
-            columns[n] = np.int32(i % width)
+            listed[1, n] = first + i // width
+            listed[2, n] = i % width
             n += 1
     return n
