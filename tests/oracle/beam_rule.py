@@ -50,18 +50,23 @@ class Search:
 
 @dataclass(frozen=True)
 class Rule:
-    """A beam search's settings."""
+    """A beam search's settings. pool: how many hypotheses are kept."""
 
     width: int
     max_tokens: int
-    length_penalty: float = 1.0
-    early_stopping: EarlyStopping = False
+    length_penalty: float
+    early_stopping: EarlyStopping
+    pool: int
 
     @staticmethod
     def of(beam: Beam, max_tokens: int) -> Rule:
         """Width 1 is greedy search, whose first end is the end."""
         early = True if beam.width == 1 else beam.early_stopping
-        return Rule(beam.width, max_tokens, beam.length_penalty, early)
+        return Rule(beam.width, max_tokens, beam.length_penalty, early, beam.pool_size)
+
+    @property
+    def greedy(self) -> bool:
+        return self.width == self.pool == 1
 
     def score(self, total: np.float32, generated: int) -> float:
         """total / generated ** length_penalty in float32."""
@@ -128,13 +133,13 @@ def _note_end(search: Search, ranked: F32, rank: int, width: int) -> None:
 
 def _keep_best(rule: Rule, search: Search, pool: list[Hypothesis]) -> None:
     pool.sort(key=lambda h: -h.score)
-    if len(pool) > rule.width:
-        search.decided(pool[rule.width - 1].score, pool[rule.width].score, "the last hypothesis kept")
-    del pool[rule.width :]
+    if len(pool) > rule.pool:
+        search.decided(pool[rule.pool - 1].score, pool[rule.pool].score, "the last hypothesis kept")
+    del pool[rule.pool :]
 
 
 def _over(rule: Rule, search: Search, best: np.float32, pool: list[Hypothesis], generated: int) -> bool:
-    if len(pool) < rule.width:
+    if len(pool) < rule.pool:
         return False
     if rule.early_stopping is True:
         return True

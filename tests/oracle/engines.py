@@ -61,7 +61,7 @@ class Pair:
 
     def reference(self, case: Case, ends: Callable[[Path], bool] | None = None) -> Search:
         """The plain rule on the oracle's logits, recomputed from scratch at each step."""
-        scores = model_scores(self.oracle, case.prompt, case.options, case.ends, greedy=case.beam.width == 1)
+        scores = model_scores(self.oracle, case.prompt, case.options, case.ends, greedy=case.rule.greedy)
         return beam_search(case.rule, scores, ends or (lambda path: path[-1] in case.ends))
 
 
@@ -87,7 +87,7 @@ def hypotheses(result: DecodeResult | GroupFailedError) -> list[Hypothesis]:
     if isinstance(result.strategy, Greedy):
         best = result.candidates[0]
         total, count = np.float32(best.selection_logprob), len(best.token_ids)
-        return [Hypothesis(best.token_ids, Rule(1, count).score(total, count))]
+        return [Hypothesis(best.token_ids, Rule.of(Beam(width=1), count).score(total, count))]
     return [Hypothesis(c.token_ids, c.score) for c in result.candidates]
 
 

@@ -1,0 +1,82 @@
+"""Beams as wide as the tree, against every sequence there is, where `generate` is arbitrary.
+
+Width 1,000 over a vocabulary of 5: no step has W legal candidates, so `generate` returns placeholders.
+The engine must return each complete sequence exactly once, ranked.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forkdecode import Beam, Options
+from tests.oracle.beam_rule import Hypothesis, Path, Search
+from tests.oracle.engines import Case, Pair, hypotheses, model_scores, paired
+from tests.oracle.test_random_models import random_llama
+from tests.oracle.verdict import assert_same
+
+VOCAB = 5
+EOS = frozenset({4})
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Pair]:
+    with paired(random_llama(VOCAB, 3, 0.6), EOS, block_size=1, num_blocks=20_000) as both:
+        yield both
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    tokens = st.integers(0, VOCAB - 1)
+    options = Options(
+        max_tokens=draw(st.integers(1, 4)),
+        ignore_eos=draw(st.booleans()),
+        stop_token_ids=tuple(draw(st.lists(tokens, max_size=2, unique=True))),
+        repetition_penalty=draw(st.sampled_from([1.0, 1.5])),
+        no_repeat_ngram_size=draw(st.sampled_from([0, 0, 2])),
+        bad_words=tuple(draw(st.lists(st.lists(tokens, min_size=2, max_size=2).map(tuple), max_size=3))),
+        allowed_token_ids=draw(st.none() | st.lists(tokens, min_size=2, max_size=4).map(tuple)),
+        presence_penalty=draw(st.sampled_from([0.0, 0.7])),
+    )
+    beam = Beam(width=1000, length_penalty=draw(st.sampled_from([-1.0, 0.0, 1.0, 2.0])))
+    ends = frozenset(options.stop_token_ids) | (frozenset() if options.ignore_eos else EOS)
+    return Case(tuple(draw(st.lists(tokens, min_size=1, max_size=4))), beam, options, ends)
+
+
+@given(cases())
+@settings(max_examples=40)
+def test_finds_every_sequence(pair: Pair, case: Case) -> None:
+    want, gap = everything(pair, case)
+    (result,) = pair.decode([case])
+    assert_same(hypotheses(result), want, lambda: gap, case)
+
+
+def everything(pair: Pair, case: Case) -> tuple[list[Hypothesis], Search]:
+    """All complete sequences, best first, and by how little they are ordered."""
+    scores = model_scores(pair.oracle, case.prompt, case.options, case.ends, greedy=False)
+    totals: dict[Path, np.float32] = {(): np.float32(0)}
+    found: list[Hypothesis] = []
+    for length in range(1, case.options.max_tokens + 1):
+        paths = list(totals)
+        table = scores(paths) if paths else np.empty((0, VOCAB), np.float32)
+        grown = {
+            (*path, token): np.float32(totals[path] + table[row, token])
+            for (row, path), token in itertools.product(enumerate(paths), range(VOCAB))
+            if table[row, token] > -np.inf
+        }
+        totals = {}
+        for path, total in grown.items():
+            if path[-1] in case.ends or length == case.options.max_tokens:
+                found.append(Hypothesis(path, case.rule.score(total, length)))
+            else:
+                totals[path] = total
+    found.sort(key=lambda h: -h.score)
+    course = Search()
+    for better, worse in itertools.pairwise(found):
+        course.decided(better.score, worse.score, "the order of two hypotheses")
+    return found, course
