@@ -189,6 +189,13 @@ def test_arrays_handed_out_do_not_change() -> None:
     assert (trunk.tolist(), tails.tolist()) == kept
 
 
+def test_a_copy_does_not_change_the_tails_handed_out_before_it() -> None:
+    table = forked(BlockPool(8, 4), 6, 3)
+    tails = table.tails
+    assert len(table.extend(1).copies) == 2
+    assert tails.tolist() == [[1]] * 3
+
+
 def test_a_cut_in_the_trunk_makes_its_last_block_writable() -> None:
     pool = BlockPool(16, 4)
     table = forked(pool, 10, 3)

@@ -124,6 +124,16 @@ def test_the_longest_idle_sequence_goes_first_and_its_last_block_first(
     assert cache.evictions == 3
 
 
+def test_a_trunk_is_evicted_from_its_end(pool: BlockPool, cache: PrefixCache) -> None:
+    table = computed(pool, 16)
+    table.advance(np.zeros(2, np.int32))
+    assert len(table.trunk) == 4
+    cache.insert(np.arange(16), table.row_blocks(1))
+    table.release()
+    pool.evict(1)
+    assert len(cache.match(np.arange(16))) == 3
+
+
 def test_a_match_counts_as_use(pool: BlockPool, cache: PrefixCache) -> None:
     filled(pool, cache, np.arange(16))
     filled(pool, cache, np.arange(100, 116))

@@ -26,6 +26,18 @@ def test_each_unique_block_is_computed_once() -> None:
     assert image.segments(1) == [(0, 2, 7), (1, 6, 7), (2, 4, 7)]
 
 
+def test_unique_blocks_are_numbered_by_place_and_not_by_id() -> None:
+    pool = BlockPool(16, 2)
+    low = pool.allocate(4)
+    table = BlockTable.open(pool)
+    table.extend(4)
+    pool.release(low)
+    table.extend(4)
+    table.advance(np.zeros(2, np.int32))
+    image = table.image()
+    assert image.unique_old.tolist() == table.trunk.tolist() == [4, 5, 0, 1]
+
+
 def test_rows_that_are_equal_are_computed_once() -> None:
     table = BlockTable.open(BlockPool(8, 4))
     table.extend(6)
