@@ -8,7 +8,7 @@ minutes. Warm four spoons of olive oil in a pan, add the garlic and a pinch of c
 off the heat before the garlic turns brown. Keep a cup of the cooking water, drain the spaghetti, and \
 toss them in the pan with the oil, the parsley and a little of the water."""
 
-STORY = """Write the next sentences of this story.
+STORY = """Suggest a short title for this story.
 
 The lighthouse keeper had not seen a ship for eleven days. Each evening he climbed the hundred and forty \
 steps, trimmed the lamp, and wrote in the book that there was nothing to write. On the twelfth evening, \

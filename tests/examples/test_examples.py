@@ -1,0 +1,44 @@
+"""Each example runs, on a tiny model, and shows what it says."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tiny_model import save_tiny_llama
+
+FOLDER = Path(__file__).parents[2] / "examples"
+SHOWN = {
+    "async_many": r"(red|green|blue|white|black): '.*'\n" * 5,
+    "beam": r"1\. -\d+\.\d+ '.*'\n2\. (.*\n)3\. (.*\n)4\. ",
+    "best_of_scorer": r"[01]\.\d\d '(.|\n)*\n[01]\.\d\d '",
+    "chat": r"bees make.*\n  0 of \d+ prompt.*\n(.*\n)  [1-9]\d* of \d+ .* cached\n(.*\n)  [1-9]",
+    "logprobs": r"('.*' -\d+\.\d\d \(after the penalty -?\d+\.\d\d\); .*, .*, .*\n)+",
+    "mixed_batch": r"Greedy: .*\nSample: .*\nBestOf: .*\nBeam: .*\nthe samples are the same alone: True",
+    "samples": r"0: .*\n1: .*\n2: .*\n3: .*\nthe same again: True",
+    "shaping": r"(eos|stop|length): [\"']Today",
+    "sharing": r"blocks of 16.*\n\d+ blocks without sharing, \d+ with\n[5-9]\d% saved over time, \d+ ",
+    "stream": r"\d+ prompt tokens\n(\[[01]\] .*\n)+\[[01]\] ends: (length|eos)\n(.*\n)*\d+ tokens generated",
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(save_tiny_llama(tmp_path_factory.mktemp("models") / "tiny", max_position_embeddings=1024))
+
+
+def test_every_example_is_checked_here() -> None:
+    assert {path.stem for path in FOLDER.glob("*.py")} == set(SHOWN)
+
+
+@pytest.mark.parametrize("name", sorted(SHOWN))
+def test_example(
+    name: str, model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [name, model])
+    runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
+    assert re.search(SHOWN[name], capsys.readouterr().out)
