@@ -22,7 +22,8 @@ from transformers import LlamaForCausalLM
 
 def test_transformers_does_not_take_our_kernels_for_the_package_of_that_name() -> None:
     # From the repository root, where the folder `kernels` is importable as a namespace.
-    done = subprocess.run([sys.executable, "-c", CHECK], cwd=ROOT, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", CHECK]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
