@@ -1,0 +1,76 @@
+"""Tile shapes of the attention kernels: a table, since what fits depends on registers and shared memory.
+
+Checked ahead of time for every shipped combination (no spills, shared memory within the target's
+limit) by benchmarks/aot_report.py; nothing here needs a GPU or triton.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """block_m rows (queries times the heads of a GQA group) by block_n keys."""
+
+    block_m: int
+    block_n: int
+    num_warps: int
+    num_stages: int
+
+
+# By padded head dim and bytes an element; 16 rows are the least that tensor cores take.
+_SMALL = {
+    (64, 2): Tile(16, 64, 4, 3),
+    (128, 2): Tile(16, 64, 4, 3),
+    (256, 2): Tile(16, 32, 4, 2),
+    (64, 4): Tile(16, 32, 4, 2),
+    (128, 4): Tile(16, 16, 4, 2),
+    (256, 4): Tile(16, 16, 4, 2),
+}
+_LARGE = {
+    (64, 2): Tile(64, 64, 4, 3),
+    (128, 2): Tile(64, 64, 8, 3),
+    (256, 2): Tile(64, 32, 8, 2),
+    (64, 4): Tile(32, 32, 8, 2),
+    (128, 4): Tile(32, 16, 8, 2),
+    (256, 4): Tile(32, 16, 8, 2),
+}
+
+# AMD's matrix units keep the accumulators in vector registers.
+_LARGE_AMD = {
+    (128, 2): Tile(64, 64, 4, 2),
+    (256, 2): Tile(32, 32, 4, 2),
+    (64, 4): Tile(16, 32, 4, 2),
+    (128, 4): Tile(16, 32, 4, 2),
+    (256, 4): Tile(16, 16, 4, 2),
+}
+
+
+def power_of_two(n: int) -> int:
+    """The least power of two that is not below n."""
+    return 1 << (n - 1).bit_length()
+
+
+def padded_dim(head_dim: int) -> int:
+    """Lanes that hold head_dim: a power of two, 64 at least (so that one table serves small models)."""
+    return max(64, power_of_two(head_dim))
+
+
+def attention_tiles(head_dim: int, element_bytes: int, group: int, *, amd: bool = False) -> tuple[Tile, Tile]:
+    """The small and the large tile. group: query heads of a kv head; all of them share a tile."""
+    key = (padded_dim(head_dim), element_bytes)
+    large = _LARGE_AMD.get(key, _LARGE[key]) if amd else _LARGE[key]
+    return _at_least(_SMALL[key], group), _at_least(large, group)
+
+
+def tile_queries(head_dim: int, element_bytes: int, group: int, *, amd: bool = False) -> tuple[int, int]:
+    """Queries that an item of each tile shape holds at most."""
+    small, large = attention_tiles(head_dim, element_bytes, group, amd=amd)
+    return small.block_m // group, large.block_m // group
+
+
+def _at_least(tile: Tile, group: int) -> Tile:
+    if group <= tile.block_m:
+        return tile
+    return Tile(power_of_two(group), tile.block_n, 8, tile.num_stages)
