@@ -24,7 +24,7 @@ def test_this_process_does_not_interpret() -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_interpreted(name: str) -> None:
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(HERE / name)],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "addopts=", str(HERE / name)],
         env={**os.environ, "TRITON_INTERPRET": "1"},
         capture_output=True,
         text=True,
