@@ -39,7 +39,7 @@ class LogitsHead:
         Rows are bitwise independent of each other.
         """
         padded = torch.nn.functional.pad(index, (0, -len(index) % ROW_QUANTUM))
-        hidden = output.last_hidden_state.index_select(1, padded)
+        hidden = output["last_hidden_state"].index_select(1, padded)
         replayed = {_OUTPUT_ARGUMENT: type(output)(last_hidden_state=hidden)}
         logits: torch.Tensor = self._model(**replayed, use_cache=False).logits
         return logits[0, : len(index)]

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from forkdecode_kernels.copy_blocks import copy_blocks, zero_blocks
 
+from forkdecode.errors import CapacityError
 from forkdecode.model.info import DTYPE_BYTES, ModelInfo
 from forkdecode.step import I32, BlockMoves
 
@@ -96,5 +97,15 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
     if device.type != "cpu" or count == 0:
         return torch.zeros(shape, dtype=dtype, device=device)
     # Anonymous pages are zero and cost no memory until they are touched; torch.zeros touches all.
-    pages = mmap.mmap(-1, count * dtype.itemsize)
+    size = count * dtype.itemsize
+    try:
+        # Private where the system knows the word: shared pages would be charged as a file's.
+        private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+        pages = mmap.mmap(-1, size, **private)
+    except OSError as error:
+        raise CapacityError(
+            f"kv_memory: the system can't reserve {size / 2**30:.1f} GiB of KV blocks ({error.strerror}); "
+            "allowed: less than the memory that is free",
+            field="kv_memory",
+        ) from error
     return torch.frombuffer(pages, dtype=dtype, count=count).view(shape)

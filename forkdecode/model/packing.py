@@ -27,7 +27,7 @@ class PackedLinear(torch.nn.Module):
 
 def can_pack(dtype: torch.dtype) -> bool:
     """Whether this torch has the packed product for CPUs and this dtype."""
-    if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+    if not torch._C._has_mkldnn or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         return False
     if dtype == torch.bfloat16:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

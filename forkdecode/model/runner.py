@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
 from forkdecode.model.attention import ATTENTION_NAME, STEP_ARGUMENT, StepAttention, install
+from forkdecode.model.experts import install_experts
 from forkdecode.model.head import LogitsHead
 from forkdecode.model.info import ModelInfo
 from forkdecode.model.kv_cache import KvCache
@@ -48,9 +49,11 @@ class Runner:
         if threads is not None:
             torch.set_num_threads(threads)
         install()
-        model = model.to(device=self.device, dtype=dtype).eval()
+        torch.nn.Module.to(model, self.device, dtype)
+        model.eval()
         model.set_attn_implementation(ATTENTION_NAME)
         pack_linears(model)
+        install_experts(model)
         self._base = model.base_model
         self._head = LogitsHead(model, info.vocab_size)
         self._windows = info.windows

@@ -53,8 +53,8 @@ class DecodeBatch:
 
 
 def padded_length(tokens: int, block_size: int) -> int:
-    """Rounds up to 1/4 of the next lower power of two, 16 at least, and to whole blocks."""
-    quantum = max(16, block_size, 1 << max(0, (tokens - 1).bit_length() - 3))
+    """Rounds up to whole quanta: coarse, so that groups of like length share a batch."""
+    quantum = max(block_size, 32 if tokens <= 128 else 64 if tokens <= 512 else 256)
     return -(-tokens // quantum) * quantum
 
 

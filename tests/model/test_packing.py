@@ -1,0 +1,47 @@
+"""Packed linear layers equal the plain ones, row by row whatever the row count."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers.pytorch_utils import Conv1D
+
+from forkdecode.model.packing import PackedLinear, can_pack, pack_linears
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_equals_linear(dtype: torch.dtype, bias: bool) -> None:
+    torch.manual_seed(0)
+    plain = torch.nn.Linear(48, 33, bias=bias).to(dtype)
+    packed = PackedLinear(plain.weight, plain.bias)
+    x = torch.randn(1, 32, 48, dtype=dtype)
+    torch.testing.assert_close(packed(x), plain(x))
+
+
+def test_replaces_linear_and_conv1d_only() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.LayerNorm(16), Conv1D(4, 16))
+    x = torch.randn(16, 8)
+    want = model(x)
+    assert pack_linears(model) == 2
+    torch.testing.assert_close(model(x), want)
+    assert isinstance(model[1], torch.nn.LayerNorm)
+
+
+@pytest.mark.skipif(not can_pack(torch.float32), reason="torch without oneDNN")
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_are_bitwise_independent_of_the_row_count(dtype: torch.dtype, threads: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        torch.manual_seed(0)
+        packed = PackedLinear(torch.randn(192, 1536).to(dtype), None)
+        x = torch.randn(272, 1536).to(dtype)
+        whole = packed(x)
+        for rows in (16, 32, 64, 112, 256):
+            assert torch.equal(packed(x[:rows]), whole[:rows])
+            assert torch.equal(packed(x[16 : 16 + rows]), whole[16 : 16 + rows])
+    finally:
+        torch.set_num_threads(before)
