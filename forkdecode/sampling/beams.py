@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from forkdecode_kernels.topk import Continuations, RowGroups, beam_topk, row_topk
+from forkdecode_kernels.topk import Continuations, RowGroups, beam_topk
+from numpy.typing import NDArray
 
 from forkdecode.sampling.group_logits import (
     NonFiniteLogitsError,
@@ -16,8 +17,8 @@ from forkdecode.sampling.group_logits import (
     raw_logprobs,
     where,
 )
-from forkdecode.sampling.top_logprobs import joined
-from forkdecode.step import Bools, SelectionRequest, SelectionResult, TopK, TopLogprobs
+from forkdecode.sampling.top_logprobs import TopCollector
+from forkdecode.step import F32, Bools, SelectionRequest, SelectionResult, TopK, TopLogprobs
 
 TopKRequest = tuple[SelectionRequest, TopK]
 
@@ -25,69 +26,71 @@ TopKRequest = tuple[SelectionRequest, TopK]
 def topk_plain(
     logits: torch.Tensor, requests: Sequence[TopKRequest], *, threads: int
 ) -> list[SelectionResult]:
-    """Many groups at once, none with active processors or top log-probabilities."""
+    """Groups without active processors or top log-probabilities: straight from the logits."""
     results = []
     for (request, choice), best in zip(requests, _best_plain(logits, requests, threads), strict=True):
+        if not best.valid:
+            results.append(SelectionResult.failed(request.group_id, f"non-finite logits {where(request)}"))
+            continue
 
         def again(k: int, request: SelectionRequest = request, choice: TopK = choice) -> Continuations:
             return _best_plain(logits, [(request, replace(choice, k=k))], threads)[0]
 
-        if not best.valid:
-            results.append(SelectionResult.failed(request.group_id, f"non-finite logits {where(request)}"))
-            continue
         found = _enlarged(best, request, choice, logits.shape[1], again)
-        results.append(
-            SelectionResult(
-                request.group_id,
-                found.rows.astype(np.int32),
-                found.tokens,
-                found.logprobs,
-                found.logprobs,
-                found.scores,
-            )
-        )
+        results.append(_result(request, found, found.logprobs, None))
     return results
 
 
 def topk_processed(
-    logits: torch.Tensor, request: SelectionRequest, choice: TopK, *, threads: int
+    logits: torch.Tensor, requests: Sequence[TopKRequest], *, threads: int
+) -> list[SelectionResult]:
+    """Groups with processors, or with top log-probabilities. Raises for the first group at fault."""
+    top = TopCollector(threads)
+    logsumexp, best = _best_processed(logits, requests, threads, top)
+    results = []
+    for index, (request, choice) in enumerate(requests):
+
+        def again(k: int, request: SelectionRequest = request, choice: TopK = choice) -> Continuations:
+            return _best_processed(logits, [(request, replace(choice, k=k))], threads, None)[1][0]
+
+        found = _enlarged(best[index], request, choice, logits.shape[1], again)
+        rows = found.rows + request.logits_start
+        raw = raw_logprobs(logits, rows, found.tokens, logsumexp[index][found.rows])
+        results.append(_result(request, found, raw, top.of(index)))
+    return results
+
+
+def _result(
+    request: SelectionRequest, found: Continuations, raw: F32, top: TopLogprobs | None
 ) -> SelectionResult:
-    """One group, row chunk by row chunk, through its processors, with top log-probabilities if asked."""
-    sums: list[np.ndarray] = []
-    top: list[TopLogprobs] = []
-
-    def best(k: int) -> Continuations:
-        sums.clear()
-        top.clear()
-        parts = []
-        for chunk in processed_chunks(logits, request, normalize=True, threads=threads):
-            count = len(chunk.raw)
-            base = choice.base[chunk.first : chunk.first + count]
-            groups = RowGroups(np.array([0]), np.array([count]), np.array([k]))
-            part = beam_topk(chunk.values, groups, base, normalized=True, threads=threads)[0]
-            if not part.valid:
-                raise NonFiniteLogitsError(f"non-finite processed logits {where(request)}")
-            parts.append(replace(part, rows=part.rows + chunk.first))
-            sums.append(chunk.logsumexp)
-            if request.num_logprobs is not None:
-                raw = row_topk(chunk.raw, request.num_logprobs, normalized=False, threads=threads)
-                done = row_topk(chunk.values, request.num_logprobs, normalized=True, threads=threads)
-                top.append(TopLogprobs(*raw, *done))
-        return _merged(parts, k)
-
-    found = _enlarged(best(choice.k), request, choice, logits.shape[1], best)
-    raw = raw_logprobs(
-        group_rows(logits, request), found.rows, found.tokens, np.concatenate(sums)[found.rows]
-    )
     return SelectionResult(
-        request.group_id,
-        found.rows.astype(np.int32),
-        found.tokens,
-        raw,
-        found.logprobs,
-        found.scores,
-        joined(top) if top else None,
+        request.group_id, found.rows.astype(np.int32), found.tokens, raw, found.logprobs, found.scores, top
     )
+
+
+def _best_processed(
+    logits: torch.Tensor, requests: Sequence[TopKRequest], threads: int, top: TopCollector | None
+) -> tuple[list[NDArray[np.float64]], list[Continuations]]:
+    """For each group: the raw logsumexp of its rows, and its k best."""
+    parts: list[list[Continuations]] = [[] for _ in requests]
+    sums: list[list[NDArray[np.float64]]] = [[] for _ in requests]
+    asked = [r for r, _ in requests]
+    for chunk in processed_chunks(logits, asked, log_softmax=True, threads=threads):
+        choices = [requests[p.index][1] for p in chunk.pieces]
+        groups = RowGroups(
+            chunk.starts[:-1], np.diff(chunk.starts), np.array([c.k for c in choices], np.int64)
+        )
+        base = np.concatenate([c.base[p.first : p.last] for p, c in zip(chunk.pieces, choices, strict=True)])
+        found = beam_topk(chunk.values, groups, base.astype(np.float32), normalized=True, threads=threads)
+        for piece, part, start in zip(chunk.pieces, found, chunk.starts, strict=False):
+            if not part.valid:
+                raise NonFiniteLogitsError(f"non-finite processed logits {where(piece.request)}")
+            parts[piece.index].append(replace(part, rows=part.rows + piece.first))
+            sums[piece.index].append(chunk.logsumexp[start : start + len(piece)])
+        if top is not None:
+            top.add(logits, chunk, chunk.values)
+    best = [_merged(p, c.k) for p, (_, c) in zip(parts, requests, strict=True)]
+    return [np.concatenate(s) for s in sums], best
 
 
 def check_topk(logits: torch.Tensor, request: SelectionRequest, choice: TopK) -> None:

@@ -1,19 +1,19 @@
-"""One group's logits: read in bounded row chunks, as they are and after its processors."""
+"""The logits of groups whose processors change something: copied, in bounded chunks, and processed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from forkdecode_kernels.logsumexp import row_logsumexp, subtracted
+from forkdecode_kernels.logsumexp import float_rows
 from numpy.typing import NDArray
 
 from forkdecode.sampling.processors import RowHistory, apply_processors
 from forkdecode.step import SelectionRequest
 
-CHUNK_BYTES = 32 << 20
+CHUNK_BYTES = 16 << 20
 """Bound on the float32 copies made at once."""
 
 
@@ -22,14 +22,29 @@ class NonFiniteLogitsError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
-    """Rows first .. first + n of a group: float32 values after processors, and the raw rows' sums.
+class Piece:
+    """Rows first .. last of group `index` of the batch."""
 
-    values is a copy, or the logits themselves when no processor is active and they are float32.
+    index: int
+    request: SelectionRequest
+    first: int
+    last: int
+
+    def __len__(self) -> int:
+        return self.last - self.first
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Some pieces' rows, one after the other: m together.
+
+    rows [m]: places in the logits. values [m, V] float32 after processors. logsumexp [m] of the
+    raw logits. starts [pieces + 1]: where each piece begins.
     """
 
-    first: int
-    raw: torch.Tensor
+    pieces: tuple[Piece, ...]
+    starts: NDArray[np.int64]
+    rows: NDArray[np.int64]
     values: torch.Tensor
     logsumexp: NDArray[np.float64]
 
@@ -50,39 +65,55 @@ def where(request: SelectionRequest) -> str:
 
 
 def processed_chunks(
-    logits: torch.Tensor, request: SelectionRequest, *, normalize: bool, threads: int
+    logits: torch.Tensor, requests: Sequence[SelectionRequest], *, log_softmax: bool, threads: int
 ) -> Iterator[Chunk]:
-    """The group's rows after processors: logits, or log-probabilities when `normalize` (beams).
+    """All rows of the groups, in order, after processors: logits, or log-probabilities for beams.
 
-    Raises NonFiniteLogitsError.
+    Raises NonFiniteLogitsError, or what a processor raises, for the first group at fault.
     """
-    rows = group_rows(logits, request)
-    step = max(1, CHUNK_BYTES // (4 * rows.shape[1]))
-    for first in range(0, len(rows), step):
-        raw = rows[first : first + step]
-        sums = row_logsumexp(raw, threads=threads)
-        if not sums.valid.all():
-            raise NonFiniteLogitsError(f"non-finite logits {where(request)}")
-        if normalize:
-            values = subtracted(raw, sums.shift, threads=threads)
-        elif is_active(request) and raw.dtype == torch.float32:
-            values = raw.clone()
-        else:
-            values = raw.float()
-        if is_active(request):
-            history = _history(request, first, first + len(raw), values.device)
-            apply_processors(values, request.processors, history, request.num_generated)
-        yield Chunk(first, raw, values, sums.logsumexp)
+    limit = max(1, CHUNK_BYTES // (4 * logits.shape[1]))
+    for pieces in _packed(requests, limit):
+        places = [np.arange(p.first, p.last) + p.request.logits_start for p in pieces]
+        rows = np.concatenate(places).astype(np.int64)
+        copied = float_rows(logits, rows, log_softmax=log_softmax, threads=threads)
+        starts = np.cumsum([0, *map(len, pieces)])
+        for piece, start in zip(pieces, starts, strict=False):
+            own = slice(start, start + len(piece))
+            if not copied.valid[own].all():
+                raise NonFiniteLogitsError(f"non-finite logits {where(piece.request)}")
+            _process(copied.values[own], piece)
+        yield Chunk(tuple(pieces), starts, rows, copied.values, copied.logsumexp)
 
 
-def _history(request: SelectionRequest, first: int, last: int, device: torch.device) -> RowHistory | None:
-    if request.generated is None:
-        return None
-    if request.generated.shape != (request.rows, request.num_generated):
-        raise ValueError(
-            f"generated is {request.generated.shape}, not {(request.rows, request.num_generated)}"
-        )
-    return RowHistory.of(request.prompt, request.generated[first:last], device)
+def _packed(requests: Sequence[SelectionRequest], limit: int) -> Iterator[list[Piece]]:
+    """Pieces in the order of the groups' rows, `limit` rows at a time; big groups are cut."""
+    pieces: list[Piece] = []
+    room = limit
+    for index, request in enumerate(requests):
+        first = 0
+        while first < request.rows:
+            last = min(request.rows, first + room)
+            pieces.append(Piece(index, request, first, last))
+            room -= last - first
+            first = last
+            if room == 0:
+                yield pieces
+                pieces, room = [], limit
+    if pieces:
+        yield pieces
+
+
+def _process(values: torch.Tensor, piece: Piece) -> None:
+    request = piece.request
+    if not is_active(request):
+        return
+    history = None
+    if request.generated is not None:
+        if request.generated.shape != (request.rows, request.num_generated):
+            expected = (request.rows, request.num_generated)
+            raise ValueError(f"generated is {request.generated.shape}, not {expected}")
+        history = RowHistory.of(request.prompt, request.generated[piece.first : piece.last], values.device)
+    apply_processors(values, request.processors, history, request.num_generated)
 
 
 def raw_logprobs(

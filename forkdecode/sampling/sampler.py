@@ -3,94 +3,108 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
-from forkdecode_kernels.draw import NO_TOKEN, NOT_FINITE, OK, DrawRows, Draws, filtered_draw
-from forkdecode_kernels.topk import row_topk
+from forkdecode_kernels.draw import NO_TOKEN, NOT_FINITE, DrawRows, Draws, filtered_draw
 from numpy.typing import NDArray
 
 from forkdecode import lineage
-from forkdecode.sampling.group_logits import group_rows, processed_chunks, raw_logprobs, where
-from forkdecode.sampling.top_logprobs import joined
-from forkdecode.step import Draw, SelectionRequest, SelectionResult, TopLogprobs
+from forkdecode.sampling.group_logits import Chunk, group_rows, processed_chunks, raw_logprobs, where
+from forkdecode.sampling.top_logprobs import TopCollector, wants_top
+from forkdecode.step import Draw, SelectionRequest, SelectionResult
 
 DrawRequest = tuple[SelectionRequest, Draw]
+
+
+@dataclass(frozen=True, slots=True)
+class _Children:
+    """All children of a batch of groups, sorted by the logits row they continue.
+
+    back [N]: where each child, in the groups' own order, went. count [m]: children of each row.
+    uniform [N]: sorted like the children.
+    """
+
+    back: NDArray[np.int64]
+    count: NDArray[np.int64]
+    uniform: NDArray[np.float64]
+
+    @staticmethod
+    def of(requests: Sequence[DrawRequest]) -> _Children:
+        first = np.cumsum([0, *(r.rows for r, _ in requests)])
+        row = np.concatenate([d.source + at for (_, d), at in zip(requests, first, strict=False)])
+        order = np.argsort(row, kind="stable")
+        back = np.empty_like(order)
+        back[order] = np.arange(len(order))
+        return _Children(
+            back, np.bincount(row, minlength=first[-1]), uniforms([d for _, d in requests])[order]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """What came of a batch: [N] of the children as sorted, and the status [m] of the rows."""
+
+    tokens: NDArray[np.int64]
+    raw: NDArray[np.float32]
+    chosen: NDArray[np.float32]
+    status: NDArray[np.uint8]
+
+    @staticmethod
+    def joined(parts: Sequence[_Drawn]) -> _Drawn:
+        return _Drawn(
+            np.concatenate([p.tokens for p in parts]),
+            np.concatenate([p.raw for p in parts]),
+            np.concatenate([p.chosen for p in parts]),
+            np.concatenate([p.status for p in parts]),
+        )
 
 
 def draw_plain(
     logits: torch.Tensor, requests: Sequence[DrawRequest], *, threads: int
 ) -> list[SelectionResult]:
-    """Many groups at once, none with active processors or top log-probabilities."""
-    rows = np.concatenate([np.arange(r.logits_start, r.logits_start + r.rows) for r, _ in requests])
-    orders = [np.argsort(d.source, kind="stable") for _, d in requests]
-    counts = np.concatenate([np.bincount(d.source, minlength=r.rows) for r, d in requests])
-    uniform = np.concatenate([uniforms(d)[o] for (_, d), o in zip(requests, orders, strict=True)])
-    setup = _draw_rows(rows, counts, requests)
-    drawn = filtered_draw(logits, setup, uniform, threads=threads)
-    row_of = np.repeat(np.arange(len(rows)), counts)
-    safe = np.maximum(drawn.tokens, 0)
-    raw = raw_logprobs(logits, rows[row_of], safe, drawn.logsumexp[row_of])
-    results, row, child = [], 0, 0
-    for (request, choice), order in zip(requests, orders, strict=True):
-        children = slice(child, child + len(order))
-        status = drawn.status[row : row + request.rows]
-        results.append(
-            _result(
-                request,
-                choice,
-                status=status,
-                order=order,
-                tokens=drawn.tokens[children],
-                raw=raw[children],
-                chosen=drawn.logprobs[children],
-            )
-        )
-        row, child = row + request.rows, child + len(order)
-    return results
+    """Groups without active processors or top log-probabilities: straight from the logits."""
+    rows = np.concatenate([np.arange(r.rows) + r.logits_start for r, _ in requests])
+    children = _Children.of(requests)
+    choices = [d for _, d in requests]
+    setup = _draw_rows(rows, children.count, choices, [r.rows for r, _ in requests])
+    drawn = filtered_draw(logits, setup, children.uniform, threads=threads)
+    return _results(requests, children, _read(logits, rows, children.count, drawn, drawn.logsumexp), None)
 
 
 def draw_processed(
-    logits: torch.Tensor, request: SelectionRequest, choice: Draw, *, threads: int
-) -> SelectionResult:
-    """One group, row chunk by row chunk, through its processors, with top log-probabilities if asked."""
-    order = np.argsort(choice.source, kind="stable")
-    counts = np.bincount(choice.source, minlength=request.rows)
-    starts = np.concatenate([[0], np.cumsum(counts)])
-    uniform = uniforms(choice)[order]
-    tokens, raw, chosen, status, top = [], [], [], [], []
-    for chunk in processed_chunks(logits, request, normalize=False, threads=threads):
-        last = chunk.first + len(chunk.raw)
-        setup = _draw_rows(np.arange(len(chunk.raw)), counts[chunk.first : last], [(request, choice)])
-        drawn = filtered_draw(
-            chunk.values,
-            setup,
-            uniform[starts[chunk.first] : starts[last]],
-            distribution=bool(request.num_logprobs),
-            threads=threads,
-        )
-        row_of = np.repeat(np.arange(len(chunk.raw)), counts[chunk.first : last])
-        tokens.append(drawn.tokens)
-        raw.append(raw_logprobs(chunk.raw, row_of, np.maximum(drawn.tokens, 0), chunk.logsumexp[row_of]))
-        chosen.append(drawn.logprobs)
-        status.append(drawn.status)
-        if request.num_logprobs is not None:
-            top.append(_top(chunk.raw, drawn, request.num_logprobs, threads))
-    return _result(
-        request,
-        choice,
-        status=np.concatenate(status),
-        order=order,
-        tokens=np.concatenate(tokens),
-        raw=np.concatenate(raw),
-        chosen=np.concatenate(chosen),
-        top=joined(top) if top else None,
-    )
+    logits: torch.Tensor, requests: Sequence[DrawRequest], *, threads: int
+) -> list[SelectionResult]:
+    """Groups with processors, or with top log-probabilities. Raises for the first group at fault."""
+    asked = [r for r, _ in requests]
+    children = _Children.of(requests)
+    starts = np.cumsum([0, *children.count])
+    top = TopCollector(threads)
+    parts: list[_Drawn] = []
+    done = 0
+    for chunk in processed_chunks(logits, asked, log_softmax=False, threads=threads):
+        last = done + len(chunk.rows)
+        count, uniform = children.count[done:last], children.uniform[starts[done] : starts[last]]
+        choices = [requests[p.index][1] for p in chunk.pieces]
+        setup = _draw_rows(np.arange(len(chunk.rows)), count, choices, [len(p) for p in chunk.pieces])
+        dense = wants_top([p.request for p in chunk.pieces])
+        drawn = filtered_draw(chunk.values, setup, uniform, distribution=dense, threads=threads)
+        parts.append(_read(logits, chunk.rows, count, drawn, chunk.logsumexp))
+        _add_top(top, logits, chunk, drawn)
+        done = last
+    return _results(requests, children, _Drawn.joined(parts), top)
 
 
-def uniforms(choice: Draw) -> NDArray[np.float64]:
+def _add_top(top: TopCollector, logits: torch.Tensor, chunk: Chunk, drawn: Draws) -> None:
+    dense = chunk.values if drawn.distribution is None else torch.from_numpy(drawn.distribution)
+    top.add(logits, chunk, dense)
+
+
+def uniforms(choices: Sequence[Draw]) -> NDArray[np.float64]:
     """One uniform for each child, from its lineage and position alone."""
-    return lineage.uniform(choice.lineage, choice.position)
+    positions = np.repeat([d.position for d in choices], [len(d.lineage) for d in choices])
+    return lineage.uniform(np.concatenate([d.lineage for d in choices]), positions)
 
 
 def check_draw(logits: torch.Tensor, request: SelectionRequest, choice: Draw) -> None:
@@ -104,58 +118,60 @@ def check_draw(logits: torch.Tensor, request: SelectionRequest, choice: Draw) ->
 
 
 def _draw_rows(
-    rows: NDArray[np.int64], counts: NDArray[np.int64], requests: Sequence[DrawRequest]
+    rows: NDArray[np.int64], count: NDArray[np.int64], choices: Sequence[Draw], repeats: Sequence[int]
 ) -> DrawRows:
-    """requests: one for all `rows`, or one for each group of them."""
-    repeats = [len(rows)] if len(requests) == 1 else [r.rows for r, _ in requests]
+    """choices[i] holds for repeats[i] of the rows."""
 
-    def column(name: str, dtype: type[np.float64] | type[np.int64]) -> NDArray[np.generic]:
-        return np.repeat(np.array([getattr(d, name) for _, d in requests], dtype), repeats)
+    def column(name: str) -> NDArray[np.float64]:
+        return np.repeat(np.array([getattr(d, name) for d in choices], np.float64), repeats)
 
     return DrawRows(
-        rows.astype(np.int64),
-        np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-        column("temperature", np.float64).astype(np.float64),
-        column("top_k", np.int64).astype(np.int64),
-        column("top_p", np.float64).astype(np.float64),
-        column("min_p", np.float64).astype(np.float64),
-        column("typical_p", np.float64).astype(np.float64),
+        rows=rows.astype(np.int64),
+        child_offsets=np.cumsum([0, *count]).astype(np.int64),
+        temperature=column("temperature"),
+        top_k=column("top_k").astype(np.int64),
+        top_p=column("top_p"),
+        min_p=column("min_p"),
+        typical_p=column("typical_p"),
     )
 
 
-def _top(raw: torch.Tensor, drawn: Draws, k: int, threads: int) -> TopLogprobs:
-    raw_ids, raw_values = row_topk(raw, k, normalized=False, threads=threads)
-    if drawn.distribution is None:  # k = 0
-        return TopLogprobs(raw_ids, raw_values, raw_ids, raw_values)
-    ids, values = row_topk(torch.from_numpy(drawn.distribution), k, normalized=True, threads=threads)
-    return TopLogprobs(raw_ids, raw_values, ids, values)
+def _read(
+    logits: torch.Tensor,
+    rows: NDArray[np.int64],
+    count: NDArray[np.int64],
+    drawn: Draws,
+    logsumexp: NDArray[np.float64],
+) -> _Drawn:
+    row_of = np.repeat(np.arange(len(rows)), count)
+    raw = raw_logprobs(logits, rows[row_of], np.maximum(drawn.tokens, 0), logsumexp[row_of])
+    return _Drawn(drawn.tokens, raw, drawn.logprobs, drawn.status)
 
 
-def _result(
-    request: SelectionRequest,
-    choice: Draw,
-    *,
-    status: NDArray[np.uint8],
-    order: NDArray[np.int64],
-    tokens: NDArray[np.int64],
-    raw: NDArray[np.float32],
-    chosen: NDArray[np.float32],
-    top: TopLogprobs | None = None,
-) -> SelectionResult:
-    """Children come sorted by source row; `order` puts them back as the request lists them."""
-    if (status == NOT_FINITE).any():
-        return SelectionResult.failed(request.group_id, f"non-finite logits {where(request)}")
-    if (status == NO_TOKEN).any():
-        return SelectionResult.failed(request.group_id, f"no legal token {where(request)}")
-    assert (status == OK).all()
-    back = np.empty_like(order)
-    back[order] = np.arange(len(order))
-    return SelectionResult(
-        request.group_id,
-        choice.source.astype(np.int32),
-        tokens[back],
-        raw[back],
-        chosen[back],
-        np.zeros(len(order), np.float32),
-        top,
-    )
+def _results(
+    requests: Sequence[DrawRequest], children: _Children, drawn: _Drawn, top: TopCollector | None
+) -> list[SelectionResult]:
+    """Children back in the order of each request."""
+    results: list[SelectionResult] = []
+    row = child = 0
+    for index, (request, choice) in enumerate(requests):
+        status = drawn.status[row : row + request.rows]
+        at = children.back[child : child + len(choice.source)]
+        row, child = row + request.rows, child + len(choice.source)
+        if (status == NOT_FINITE).any():
+            results.append(SelectionResult.failed(request.group_id, f"non-finite logits {where(request)}"))
+        elif (status == NO_TOKEN).any():
+            results.append(SelectionResult.failed(request.group_id, f"no legal token {where(request)}"))
+        else:
+            results.append(
+                SelectionResult(
+                    request.group_id,
+                    choice.source.astype(np.int32),
+                    drawn.tokens[at],
+                    drawn.raw[at],
+                    drawn.chosen[at],
+                    np.zeros(len(at), np.float32),
+                    top.of(index) if top else None,
+                )
+            )
+    return results

@@ -37,12 +37,8 @@ def select(
             draws.append((i, request, choice))
         else:
             topks.append((i, request, choice))
-    _serve(
-        logits, draws, check=check_draw, together=draw_plain, alone=draw_processed, threads=workers, done=done
-    )
-    _serve(
-        logits, topks, check=check_topk, together=topk_plain, alone=topk_processed, threads=workers, done=done
-    )
+    _serve(logits, draws, check=check_draw, ways=(draw_plain, draw_processed), threads=workers, done=done)
+    _serve(logits, topks, check=check_topk, ways=(topk_plain, topk_processed), threads=workers, done=done)
     return tuple(done[i] for i in range(len(requests)))
 
 
@@ -51,44 +47,43 @@ def _serve(
     work: Sequence[tuple[int, SelectionRequest, Choice]],
     *,
     check: Callable[[torch.Tensor, SelectionRequest, Choice], None],
-    together: Callable[..., list[SelectionResult]],
-    alone: Callable[..., SelectionResult],
+    ways: tuple[Callable[..., list[SelectionResult]], Callable[..., list[SelectionResult]]],
     threads: int,
     done: dict[int, SelectionResult],
 ) -> None:
-    plain: list[tuple[int, SelectionRequest, Choice]] = []
+    """ways: for groups whose logits are read as they are, and for the others."""
+    sorted_out: tuple[list[tuple[int, SelectionRequest, Choice]], ...] = ([], [])
     for i, request, choice in work:
         try:
             check(logits, request, choice)
-            if is_active(request) or request.num_logprobs is not None:
-                done[i] = alone(logits, request, choice, threads=threads)
-            else:
-                plain.append((i, request, choice))
-        except Exception as error:
+        except ValueError as error:
             done[i] = _failed(request, error)
-    _serve_together(logits, plain, together, threads, done)
+            continue
+        sorted_out[is_active(request) or request.num_logprobs is not None].append((i, request, choice))
+    for groups, way in zip(sorted_out, ways, strict=True):
+        _serve_together(logits, groups, way, threads, done)
 
 
 def _serve_together(
     logits: torch.Tensor,
-    plain: Sequence[tuple[int, SelectionRequest, Choice]],
-    together: Callable[..., list[SelectionResult]],
+    groups: Sequence[tuple[int, SelectionRequest, Choice]],
+    way: Callable[..., list[SelectionResult]],
     threads: int,
     done: dict[int, SelectionResult],
 ) -> None:
-    if not plain:
+    if not groups:
         return
     try:
-        results = together(logits, [(request, choice) for _, request, choice in plain], threads=threads)
-        done.update(zip((i for i, _, _ in plain), results, strict=True))
+        results = way(logits, [(request, choice) for _, request, choice in groups], threads=threads)
+        done.update(zip((i for i, _, _ in groups), results, strict=True))
     except Exception as error:
-        if len(plain) == 1:
-            done[plain[0][0]] = _failed(plain[0][1], error)
+        if len(groups) == 1:
+            done[groups[0][0]] = _failed(groups[0][1], error)
             return
-        for one in plain:
-            _serve_together(logits, [one], together, threads, done)
+        # One of them is at fault: alone, each of the others gets what it would have got together.
+        for one in groups:
+            _serve_together(logits, [one], way, threads, done)
 
 
 def _failed(request: SelectionRequest, error: Exception) -> SelectionResult:
-    text = str(error) or type(error).__name__
-    return SelectionResult.failed(request.group_id, text)
+    return SelectionResult.failed(request.group_id, str(error) or type(error).__name__)

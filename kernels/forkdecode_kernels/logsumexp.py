@@ -1,4 +1,4 @@
-"""log sum exp over the vocabulary of each row, and log-softmax from it."""
+"""log sum exp over the vocabulary of each row, and float32 copies of rows as they are or log-softmaxed."""
 
 from __future__ import annotations
 
@@ -13,37 +13,32 @@ from forkdecode_kernels.reference import logsumexp as reference
 
 
 @dataclass(frozen=True, slots=True)
-class RowSums:
-    """logsumexp [M] float64 (NaN where not valid); valid [M]: the row has neither NaN nor +inf."""
+class FloatRows:
+    """values [m, V] float32, a copy; logsumexp [m] float64 of the rows as they came, NaN where not valid.
 
+    valid [m]: the row has neither NaN nor +inf. A row of nothing but -inf is valid, sums to -inf,
+    and stays as it is.
+    """
+
+    values: torch.Tensor
     logsumexp: NDArray[np.float64]
     valid: NDArray[np.bool_]
 
-    @property
-    def shift(self) -> NDArray[np.float64]:
-        """What log-softmax subtracts: logsumexp, but 0 for a row of nothing but -inf, which stays that."""
-        return np.where(np.isneginf(self.logsumexp), 0.0, self.logsumexp)
 
+def float_rows(
+    logits: torch.Tensor, rows: NDArray[np.int64], *, log_softmax: bool, threads: int = 1
+) -> FloatRows:
+    """logits [M, V], any float type; rows [m] -> their logits, or with `log_softmax` log-probabilities.
 
-def row_logsumexp(logits: torch.Tensor, *, threads: int = 1) -> RowSums:
-    """logits [M, V], any float type -> RowSums. -inf entries are legal; a row of them sums to -inf."""
-    _check(logits)
-    if logits.device.type == "cpu":
-        return RowSums(*cpu.row_logsumexp(logits, threads=threads))
-    lse, valid = reference.row_logsumexp(logits)
-    return RowSums(lse.cpu().numpy(), valid.cpu().numpy())
-
-
-def subtracted(logits: torch.Tensor, shift: NDArray[np.float64], *, threads: int = 1) -> torch.Tensor:
-    """float32(logits - shift[:, None]) [M, V], a new tensor: log-softmax when shift is `RowSums.shift`."""
-    _check(logits)
-    if shift.shape != (len(logits),) or shift.dtype != np.float64:
-        raise ValueError(f"shift must be float64 [{len(logits)}], not {shift.dtype} {shift.shape}")
-    if logits.device.type == "cpu":
-        return cpu.subtracted(logits, shift, threads=threads)
-    return reference.subtracted(logits, torch.from_numpy(shift).to(logits.device))
-
-
-def _check(logits: torch.Tensor) -> None:
+    A log-probability is float32(logit - logsumexp), subtracted in float64.
+    """
     if logits.dim() != 2 or logits.shape[1] == 0:
         raise ValueError(f"logits must be [M, V], not {tuple(logits.shape)}")
+    if len(rows) and (rows.min() < 0 or rows.max() >= len(logits)):
+        raise ValueError(f"rows must be in 0 .. {len(logits) - 1}")
+    if logits.device.type == "cpu":
+        return FloatRows(*cpu.float_rows(logits, rows, log_softmax=log_softmax, threads=threads))
+    picked = logits[torch.from_numpy(rows).to(logits.device)]
+    lse, valid = reference.row_logsumexp(picked)
+    values = reference.log_softmax(picked, lse) if log_softmax else picked.float()
+    return FloatRows(values, lse.cpu().numpy(), valid.cpu().numpy())

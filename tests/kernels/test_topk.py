@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from forkdecode_kernels.logsumexp import row_logsumexp, subtracted
+from forkdecode_kernels.logsumexp import float_rows
 from forkdecode_kernels.topk import Continuations, RowGroups, beam_topk, reference_group, row_topk
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -67,8 +67,8 @@ def test_equals_the_full_sort(
     base = np.round(np.random.default_rng(seed).normal(size=sum(sizes)) * 2).astype(np.float32)
     groups = groups_of(sizes, ks)
     found = beam_topk(logits, groups, base, threads=2)
-    sums = row_logsumexp(logits)
-    normalized = beam_topk(subtracted(logits, sums.shift), groups, base, normalized=True)
+    logprobs = float_rows(logits, np.arange(len(logits)), log_softmax=True).values
+    normalized = beam_topk(logprobs, groups, base, normalized=True)
     for i, (ours, again) in enumerate(zip(found, normalized, strict=True)):
         rows = slice(groups.start[i], groups.start[i] + groups.count[i])
         assert_same_candidates(ours, reference_group(logits[rows], base[rows], ks[i], False))
@@ -136,15 +136,31 @@ def test_independent_of_batch_order_and_threads(dtype: torch.dtype) -> None:
 def test_logsumexp_is_as_exact_as_torchs() -> None:
     logits = torch.randn(16, 49152, generator=torch.Generator().manual_seed(2)) * 4
     exact = torch.logsumexp(logits.double(), -1).numpy()
-    ours = np.abs(row_logsumexp(logits, threads=2).logsumexp - exact).max()
+    found = float_rows(logits, np.arange(16), log_softmax=True, threads=2)
+    ours = np.abs(found.logsumexp - exact).max()
     torchs = np.abs(torch.logsumexp(logits, -1).double().numpy() - exact).max()
     assert ours <= 2 * torchs
-    logprobs = subtracted(logits, row_logsumexp(logits).shift).double()
-    error = (logprobs - torch.log_softmax(logits.double(), -1)).abs().max()
-    assert (
-        error
-        <= 2 * (torch.log_softmax(logits, -1).double() - torch.log_softmax(logits.double(), -1)).abs().max()
-    )
+    wide = torch.log_softmax(logits.double(), -1)
+    error = (found.values.double() - wide).abs().max()
+    assert error <= 2 * (torch.log_softmax(logits, -1).double() - wide).abs().max()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_float_rows(dtype: torch.dtype) -> None:
+    logits = torch.randn(12, 333, generator=torch.Generator().manual_seed(2)).to(dtype)
+    logits[4] = -torch.inf
+    logits[5, 7] = torch.nan
+    rows = np.array([4, 11, 0, 5, 4])
+    copied = float_rows(logits, rows, log_softmax=False, threads=2)
+    assert torch.equal(copied.values.nan_to_num(7.0), logits[rows].float().nan_to_num(7.0))
+    assert copied.valid.tolist() == [True, True, True, False, True]
+    assert copied.logsumexp[[0, 4]].tolist() == [-np.inf, -np.inf]
+    softmaxed = float_rows(logits, rows, log_softmax=True)
+    expected = torch.log_softmax(logits[[11, 0]].float(), -1)
+    torch.testing.assert_close(softmaxed.values[1:3], expected, rtol=0, atol=2e-6)
+    assert softmaxed.values[[0, 4]].isneginf().all()
+    with pytest.raises(ValueError, match="rows must be"):
+        float_rows(logits, np.array([12]), log_softmax=False)
 
 
 def test_never_writes_to_the_logits() -> None:

@@ -88,7 +88,7 @@ def test_same_seed_same_tokens_other_seed_or_position_others() -> None:
 
 
 def test_uniforms_fill_the_interval_evenly() -> None:
-    u = np.sort(uniforms(children(20_000)))
+    u = np.sort(uniforms([children(20_000)]))
     # Kolmogorov-Smirnov at 1e-6: 2.7 / sqrt(n).
     assert np.abs(u - (np.arange(20_000) + 0.5) / 20_000).max() < 2.7 / np.sqrt(20_000)
 

@@ -15,6 +15,7 @@ def row_logsumexp(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.logsumexp(wide, -1), valid
 
 
-def subtracted(logits: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
-    """float32(logits - shift[:, None]), subtracted in float64."""
+def log_softmax(logits: torch.Tensor, logsumexp: torch.Tensor) -> torch.Tensor:
+    """float32(logits - logsumexp[:, None]), subtracted in float64; rows of nothing but -inf stay that."""
+    shift = torch.where(logsumexp.isneginf(), 0.0, logsumexp)
     return (logits.double() - shift[:, None]).float()

@@ -1,4 +1,4 @@
-"""logsumexp of rows, and float32 copies of them with it subtracted."""
+"""float32 copies of rows, as they are or log-softmaxed, with their logsumexp."""
 
 from __future__ import annotations
 
@@ -7,23 +7,28 @@ import torch
 from numpy.typing import NDArray
 
 from forkdecode_kernels.cpu.selection.parallel import for_each_block
-from forkdecode_kernels.cpu.selection.rows import as_numpy, subtract, to_float32
-from forkdecode_kernels.cpu.selection.topk import ROWS_PER_BLOCK, summed_rows
+from forkdecode_kernels.cpu.selection.rows import TILE, as_numpy, row_sums, subtract, to_float32
+from forkdecode_kernels.cpu.selection.topk import ROWS_PER_BLOCK
 
 
-def row_logsumexp(logits: torch.Tensor, *, threads: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """logits [M, V] -> logsumexp [M], valid [M]."""
-    _, logsumexp, valid = summed_rows(logits, np.arange(logits.shape[0]), normalized=False, threads=threads)
-    return logsumexp, valid
-
-
-def subtracted(logits: torch.Tensor, shift: NDArray[np.float64], *, threads: int) -> torch.Tensor:
-    """float32(logits - shift[:, None]), a new tensor."""
+def float_rows(
+    logits: torch.Tensor, rows: NDArray[np.int64], *, log_softmax: bool, threads: int
+) -> tuple[torch.Tensor, NDArray[np.float64], NDArray[np.bool_]]:
+    """See forkdecode_kernels.logsumexp."""
     source = as_numpy(logits)
-    out = np.empty(source.shape, np.float32)
+    vocab = source.shape[1]
+    values = np.empty((len(rows), vocab), np.float32)
+    logsumexp = np.empty(len(rows), np.float64)
+    valid = np.empty(len(rows), np.bool_)
 
     def work(first: int, last: int) -> None:
-        subtract(to_float32(source[first:last]), shift[first:last], out[first:last])
+        block = to_float32(source[rows[first:last]])
+        places = np.arange(len(block))
+        tiles = np.empty((len(block), -(-vocab // TILE)), np.int32)
+        row_sums(block, places, tiles, logsumexp[first:last], valid[first:last], False)
+        sums = logsumexp[first:last]
+        shift = np.where(np.isfinite(sums), sums, 0.0) if log_softmax else np.zeros(len(block))
+        subtract(block, shift, values[first:last])
 
-    for_each_block(len(source), ROWS_PER_BLOCK, threads, lambda: work)
-    return torch.from_numpy(out)
+    for_each_block(len(rows), ROWS_PER_BLOCK, threads, lambda: work)
+    return torch.from_numpy(values), logsumexp, valid
