@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedModel
 from transformers.utils import logging as hf_logging
 
 from forkdecode.model.support import check_config
@@ -48,8 +47,6 @@ def open_gguf(path: Path, dtype: str) -> Opened:
     folder = str(path.parent)
     check_config(AutoConfig.from_pretrained(folder, **where))
     tokenizer = AutoTokenizer.from_pretrained(folder, **where)
-    # Releases before GgufConfig always dequantise.
-    if (config_class := getattr(transformers, "GgufConfig", None)) is not None:
-        where["quantization_config"] = config_class(dequantize=True)
+    where["quantization_config"] = GgufConfig(dequantize=True)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype), **where)
     return model, tokenizer
