@@ -6,9 +6,11 @@ import torch
 
 from forkdecode_kernels.attention_work import AttentionWork
 from forkdecode_kernels.cpu.attention import CpuAttentionPlan, cpu_attention, plan_cpu_attention
+from forkdecode_kernels.node_attention import node_attention
+from forkdecode_kernels.node_list import NodeList
 from forkdecode_kernels.reference.attention import attention as reference_attention
 
-AttentionPlan = AttentionWork | CpuAttentionPlan
+AttentionPlan = AttentionWork | CpuAttentionPlan | NodeList
 
 
 def plan_attention(
@@ -49,6 +51,8 @@ def attention(
     A group's result is bitwise independent of what else is in the plan, and of which blocks hold
     its tokens, for a given number of torch threads.
     """
+    if isinstance(plan, NodeList):
+        return node_attention(query, kv, plan, scale=scale, window=window, softcap=softcap, sinks=sinks)
     heads, tokens, dim = query.shape
     work = plan if isinstance(plan, AttentionWork) else plan.work
     if tokens != work.num_tokens:

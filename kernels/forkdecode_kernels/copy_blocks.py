@@ -17,6 +17,12 @@ def copy_blocks(source: torch.Tensor, target: torch.Tensor, pairs: torch.Tensor)
         raise ValueError(f"pairs is {pairs.dtype} {tuple(pairs.shape)}; must be int64 [n, 2]")
     if not len(pairs):
         return
+    if source.is_cuda and source.device == target.device:
+        from forkdecode_kernels.triton import copy_blocks as fast
+
+        count = torch.full((1,), len(pairs), dtype=torch.int32, device=source.device)
+        fast.copy_blocks(source, target, pairs.to(source.device), count)
+        return
     blocks = source.flatten(0, -4).index_select(1, pairs[:, 0].to(source.device))
     target.flatten(0, -4).index_copy_(1, pairs[:, 1].to(target.device), blocks.to(target.device))
 

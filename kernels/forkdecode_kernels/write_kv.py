@@ -9,6 +9,7 @@ def write_kv(kv: torch.Tensor, key: torch.Tensor, value: torch.Tensor, slots: to
     """kv [2, K, B, S, D] takes the first n tokens of key and value [K, T, D] at slots [n] int64.
 
     The T - n tokens after them are padding and are written nowhere. Slots must differ.
+    On a GPU a slot of -1 is skipped, so that a captured graph can hold more tokens than a step has.
     Raises ValueError on unfit shapes or dtypes.
     """
     heads, dim = kv.shape[1], kv.shape[4]
@@ -19,6 +20,11 @@ def write_kv(kv: torch.Tensor, key: torch.Tensor, value: torch.Tensor, slots: to
         raise ValueError(f"slots is {slots.dtype} {tuple(slots.shape)}; must be int64 [n <= {key.shape[1]}]")
     if key.dtype != kv.dtype or value.dtype != kv.dtype:
         raise ValueError(f"key {key.dtype}, value {value.dtype}; must be {kv.dtype}")
+    if kv.is_cuda:
+        from forkdecode_kernels.triton import write_kv as fast
+
+        fast.write_kv(kv, key, value, slots)
+        return
     flat = kv.flatten(2, 3)
     flat[0].index_copy_(1, slots, key[:, :count])
     flat[1].index_copy_(1, slots, value[:, :count])
