@@ -15,7 +15,7 @@ class ForkdecodeError(Exception):
         field: name of the option or argument at fault, or None.
         request_id: the request concerned, or None.
         partial: what had been decoded when the request ended early (CapacityError under
-            overcommit, CancelledError), or None.
+            overcommit, CancelledError), or when a scorer failed, unranked; else None.
     """
 
     def __init__(self, message: str, *, field: str | None = None, request_id: str | None = None) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from forkdecode.errors import CancelledError, CapacityError, ForkdecodeError
+from forkdecode.errors import CancelledError, CapacityError, ForkdecodeError, GroupFailedError
 from forkdecode.scheduler.events import (
     BeamStep,
     CandidateEnded,
@@ -115,11 +115,19 @@ class Assembler:
         return [Delta(event.request_id, event.candidate, (), rest), ended] if rest else [ended]
 
     def _result(self, event: GroupFinished) -> DecodeResult:
-        candidates = self._candidates(event.candidates)
+        result = self._as_result(self._candidates(event.candidates), event.usage)
         strategy = self._request.strategy
-        if isinstance(strategy, BestOf) and callable(strategy.rank_by):
-            candidates = rank(candidates, strategy.rank_by)[: strategy.n]
-        return self._as_result(candidates, event.usage)
+        if not isinstance(strategy, BestOf) or not callable(strategy.rank_by):
+            return result
+        try:
+            ranked = rank(result.candidates, strategy.rank_by)
+        except Exception as error:  # a caller's scorer may raise anything
+            failure = GroupFailedError(
+                f"rank_by: the scorer failed: {error}", field="rank_by", request_id=event.request_id
+            )
+            failure.partial = result
+            raise failure from error
+        return replace(result, candidates=ranked[: strategy.n])
 
     def _failure(self, event: GroupFailed) -> ForkdecodeError:
         error = event.error

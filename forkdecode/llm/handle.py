@@ -11,7 +11,7 @@ from types import TracebackType
 
 from forkdecode.checks import check_float
 from forkdecode.engine.thread import EngineThread, Job
-from forkdecode.errors import ForkdecodeError, GroupFailedError
+from forkdecode.errors import ForkdecodeError
 from forkdecode.llm.assembly import Assembler
 from forkdecode.llm.requests import Prepared
 from forkdecode.scheduler.events import GroupEvent
@@ -36,8 +36,8 @@ class Progress:
         """Makes events of an engine event; an error ends the request."""
         try:
             events = self._assembler.events(item)
-        except Exception as error:  # a caller's scorer may raise anything
-            self._error = error if isinstance(error, ForkdecodeError) else _scorer_failed(error)
+        except ForkdecodeError as error:
+            self._error = error
             return
         self.unread.extend(events)
         if events and isinstance(events[-1], Finished):
@@ -49,12 +49,6 @@ class Progress:
             raise self._error
         assert self._result is not None, "asked before the end"
         return self._result
-
-
-def _scorer_failed(error: Exception) -> GroupFailedError:
-    failure = GroupFailedError(f"rank_by: the scorer failed: {error}", field="rank_by")
-    failure.__cause__ = error
-    return failure
 
 
 def _seconds(timeout: float | None) -> float | None:

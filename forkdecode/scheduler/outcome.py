@@ -38,22 +38,22 @@ def top_of_rows(top: TopLogprobs) -> list[tuple[TopPairs, TopPairs]]:
     ]
 
 
-def records(group: SequenceGroup, batch: HypothesisBatch) -> tuple[CandidateRecord, ...]:
-    """The candidates of `batch`, in its order."""
+def records(group: SequenceGroup, batch: HypothesisBatch, first_rank: int = 0) -> tuple[CandidateRecord, ...]:
+    """The candidates of `batch`, in its order; hypotheses of a beam are numbered from first_rank."""
     wants_logprobs = group.request.options.logprobs is not None
     named = group.policy.streams_candidates
     found = []
-    for rank, path in enumerate(group.history.paths(batch)):
-        reason = REASONS[int(batch.reason[rank])]
+    for i, path in enumerate(group.history.paths(batch)):
+        reason = REASONS[int(batch.reason[i])]
         assert reason is not None, "a live row is no hypothesis"
         found.append(
             CandidateRecord(
-                index=int(batch.candidate[rank]) if named else rank,
+                index=int(batch.candidate[i]) if named else first_rank + i,
                 token_ids=tuple(path.tokens.tolist()),
                 finish_reason=reason,
-                cumulative_logprob=float(batch.cumulative[rank]),
-                selection_logprob=float(batch.selection[rank]),
-                score=float(batch.score[rank]),
+                cumulative_logprob=float(batch.cumulative[i]),
+                selection_logprob=float(batch.selection[i]),
+                score=float(batch.score[i]),
                 logprobs=token_logprobs(path) if wants_logprobs else None,
             )
         )
@@ -64,23 +64,27 @@ def partial_records(group: SequenceGroup) -> tuple[CandidateRecord, ...]:
     """What a group that ends early has: its finished hypotheses, then its live rows, best first,
     as cancelled."""
     finished = records(group, group.policy.hypotheses.best())
-    rows, step = group.rows, group.rows.generated
-    if not step:
+    if not group.rows.generated or not group.num_rows:
         return finished
+    return finished + records(group, _cut_off(group), len(finished))
+
+
+def _cut_off(group: SequenceGroup) -> HypothesisBatch:
+    """The live rows as hypotheses that end where they are, best first."""
+    rows = group.rows
     scores = group.policy.live_score(rows)
     order = np.argsort(-scores, kind="stable").astype(np.int32)
-    tokens = group.history.tokens(step, order)
-    named = group.policy.streams_candidates
-    live = tuple(
-        CandidateRecord(
-            index=int(rows.candidate[r]) if named else len(finished) + i,
-            token_ids=tuple(tokens[i].tolist()),
-            finish_reason=REASONS[CANCELLED] or "cancelled",
-            cumulative_logprob=float(rows.cumulative[r]),
-            selection_logprob=float(rows.selection[r]),
-            score=float(scores[r]),
-            logprobs=None,
-        )
-        for i, r in enumerate(order)
+    parents, tokens, logprobs, selection_logprobs = group.history.last(order)
+    return HypothesisBatch(
+        generated=np.full(len(order), rows.generated, np.int32),
+        row=parents,
+        pick=order.astype(np.int64),
+        token=tokens,
+        logprob=logprobs,
+        selection_logprob=selection_logprobs,
+        cumulative=rows.cumulative[order],
+        selection=rows.selection[order],
+        score=scores[order],
+        reason=np.full(len(order), CANCELLED, np.uint8),
+        candidate=rows.candidate[order],
     )
-    return finished + live

@@ -107,6 +107,12 @@ class History:
             paths[target] = walk.path(index)
         return [path for path in paths if path is not None]
 
+    def last(self, rows: I32) -> tuple[I32, I64, F32, F32]:
+        """What the last step gave each of `rows`: the row it continued, its token, and the token's
+        raw and processed log-probability. There must have been a step."""
+        step = self._steps[-1]
+        return step.parents[rows], step.tokens[rows], step.logprobs[rows], step.selection_logprobs[rows]
+
     def _walk(self, rows: I32, start: int, stop: int, out: I64) -> I32:
         """Fills out [n, start - stop] with the tokens of `rows` from step start back to stop;
         returns the rows they come from, as after `stop` steps."""
