@@ -12,6 +12,7 @@ What is left out of the comparison with `generate`, and why:
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
@@ -20,14 +21,19 @@ from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from forkdecode import Beam, Options
-from tests.oracle.beam_rule import Search
+from forkdecode.types import EarlyStopping
+from tests.oracle.beam_rule import Hypothesis, Search
 from tests.oracle.engines import Case, hypotheses, paired
 from tests.oracle.generation import generate
 from tests.oracle.verdict import assert_same
 
 
-def random_llama(vocab: int, seed: int, spread: float) -> PreTrainedModel:
-    """One layer; pad_token_id None, for a pad id zeroes its embedding and makes logits tie."""
+def random_llama(vocab: int, seed: int, spread: float, likely: Collection[int] = ()) -> PreTrainedModel:
+    """One layer; pad_token_id None, for a pad id zeroes its embedding and makes logits tie.
+
+    likely: token ids whose logits stand 3 above the others. Where they end a candidate, hypotheses
+    finish early and often, which is what tells the stopping rules apart.
+    """
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         config = LlamaConfig(
@@ -36,20 +42,30 @@ def random_llama(vocab: int, seed: int, spread: float) -> PreTrainedModel:
             initializer_range=spread, tie_word_embeddings=False,
             pad_token_id=None, bos_token_id=None, eos_token_id=None,
         )  # fmt: skip
-        return LlamaForCausalLM(config).eval()
+        model = LlamaForCausalLM(config)
+    bias = torch.zeros(vocab)
+    bias[sorted(likely)] = 3.0
+    model.lm_head.bias = torch.nn.Parameter(bias)
+    return model.eval()
 
 
 @st.composite
-def cases(draw: st.DrawFn, vocab: int, eos: frozenset[int], widths: st.SearchStrategy[int]) -> Case:
+def cases(
+    draw: st.DrawFn,
+    vocab: int,
+    eos: frozenset[int],
+    likely: frozenset[int],
+    widths: st.SearchStrategy[int],
+) -> Case:
     """EOS ids of the model, stop ids of the request, both, or neither: 0 to 3 ends in all."""
     tokens = st.integers(0, vocab - 1)
     ignore = draw(st.booleans())
     room = 3 - (0 if ignore else len(eos))
-    stops = draw(st.lists(tokens, max_size=max(0, min(2, room)), unique=True))
-    most = draw(st.integers(1, 10))
+    stops = draw(st.lists(ends_of(vocab, likely), max_size=min(2, room), unique=True))
+    most = draw(st.integers(1, 8) | st.integers(9, 24))
     options = Options(
         max_tokens=most,
-        min_tokens=draw(st.sampled_from([0, 0, min(2, most), most])),
+        min_tokens=draw(st.sampled_from([0, 0, 0, min(2, most), most])),
         stop_token_ids=tuple(stops),
         ignore_eos=ignore,
     )
@@ -62,6 +78,13 @@ def cases(draw: st.DrawFn, vocab: int, eos: frozenset[int], widths: st.SearchStr
     return Case(prompt, beam, options, (frozenset() if ignore else eos) | frozenset(stops))
 
 
+def ends_of(vocab: int, likely: frozenset[int]) -> st.SearchStrategy[int]:
+    """Ids to end by: likely ones as a rule, rare ones sometimes."""
+    rare = st.integers(0, vocab - 1)
+    often = st.sampled_from(sorted(likely))
+    return often | often | rare
+
+
 @dataclass(frozen=True)
 class Batch:
     """A model, and what is asked of it at once."""
@@ -69,6 +92,7 @@ class Batch:
     vocab: int
     seed: int
     spread: float
+    likely: frozenset[int]
     eos: frozenset[int]
     block_size: int
     cases: tuple[Case, ...]
@@ -77,19 +101,21 @@ class Batch:
 @st.composite
 def batches(draw: st.DrawFn, widths: st.SearchStrategy[int]) -> Batch:
     vocab = draw(st.integers(20, 60))
-    eos = frozenset(draw(st.lists(st.integers(0, vocab - 1), max_size=3, unique=True)))
+    likely = draw(st.frozensets(st.integers(0, vocab - 1), min_size=1, max_size=5))
+    eos = frozenset(draw(st.lists(ends_of(vocab, likely), max_size=3, unique=True)))
     return Batch(
         vocab=vocab,
         seed=draw(st.integers(0, 10_000)),
         spread=draw(st.sampled_from([0.3, 0.6, 1.0])),
+        likely=likely,
         eos=eos,
         block_size=draw(st.sampled_from([1, 4, 16])),
-        cases=tuple(draw(st.lists(cases(vocab, eos, widths), min_size=8, max_size=8))),
+        cases=tuple(draw(st.lists(cases(vocab, eos, likely, widths), min_size=8, max_size=8))),
     )
 
 
 def check(batch: Batch) -> None:
-    model = random_llama(batch.vocab, batch.seed, batch.spread)
+    model = random_llama(batch.vocab, batch.seed, batch.spread, batch.likely)
     with paired(model, batch.eos, block_size=batch.block_size) as pair:
         for case, result in zip(batch.cases, pair.decode(batch.cases), strict=True):
             search = pair.reference(case)
@@ -118,3 +144,18 @@ def test_equals_generate(batch: Batch) -> None:
 @settings(max_examples=8)
 def test_wide_beams_equal_generate(batch: Batch) -> None:
     check(batch)
+
+
+def test_the_models_tell_the_stopping_rules_apart() -> None:
+    """Else the comparisons above would prove nothing about them."""
+    likely = {1, 2}
+    with paired(random_llama(30, 1, 0.6, likely), likely) as pair:
+        found: dict[EarlyStopping, list[list[Hypothesis]]] = {}
+        modes: tuple[EarlyStopping, ...] = (False, True, "never")
+        for mode in modes:
+            beam = Beam(width=4, early_stopping=mode)
+            asked = [Case((t,), beam, Options(max_tokens=16), frozenset(likely)) for t in range(3, 30)]
+            found[mode] = [hypotheses(result) for result in pair.decode(asked)]
+    assert found[False] != found[True]
+    assert found[False] != found["never"]
+    assert found[True] != found["never"]
