@@ -92,9 +92,7 @@ def _penalise(values: torch.Tensor, spec: ProcessorSpec, history: RowHistory) ->
 def _repetition(values: torch.Tensor, penalty: float, history: RowHistory) -> None:
     """Keskar et al. 2019, "CTRL", section 4.1, with negative values multiplied instead of divided."""
     # Read every old value first: a token of prompt and generated both is penalised once.
-    seen = torch.zeros(values.shape[1], dtype=torch.bool, device=values.device)
-    seen[_in_vocab(history.prompt, values)] = True
-    prompt = seen.nonzero()[:, 0]
+    prompt = torch.unique(_in_vocab(history.prompt, values))
     in_prompt = _discount(values[:, prompt], penalty)
     generated, legal = _clamped(history.generated, values)
     in_generated = torch.where(legal, _discount(values.gather(1, generated), penalty), 0.0)

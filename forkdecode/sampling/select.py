@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+import numpy as np
 import torch
 
 from forkdecode.sampling.beams import check_topk, topk_plain, topk_processed
 from forkdecode.sampling.group_logits import is_active
 from forkdecode.sampling.sampler import check_draw, draw_plain, draw_processed
-from forkdecode.step import Draw, SelectionRequest, SelectionResult, TopK
+from forkdecode.step import Draw, ProcessorSpec, SelectionRequest, SelectionResult, TopK
 
 Choice = TypeVar("Choice", Draw, TopK)
 
@@ -40,6 +41,23 @@ def select(
     _serve(logits, draws, check=check_draw, ways=(draw_plain, draw_processed), threads=workers, done=done)
     _serve(logits, topks, check=check_topk, ways=(topk_plain, topk_processed), threads=workers, done=done)
     return tuple(done[i] for i in range(len(requests)))
+
+
+def warm_up(threads: int = 1) -> None:
+    """Have ready what `select` runs on the CPU, so that no request waits for it.
+
+    The first time on a machine this compiles, for some ten seconds; then it loads from a cache.
+    """
+    nothing = np.empty(0, np.int64)
+    draw = Draw(np.zeros(2, np.int32), np.arange(2, dtype=np.uint64), 0, temperature=0.5, top_p=0.5)
+    topk = TopK(2, np.zeros(2, np.float32), 1)
+    for dtype in (torch.float32, torch.bfloat16):
+        asked = [
+            SelectionRequest(0, 0, 2, choice, ProcessorSpec(), nothing, None, 0, num_logprobs)
+            for choice in (draw, topk)
+            for num_logprobs in (None, 1)
+        ]
+        select(torch.zeros(2, 256, dtype=dtype), asked, threads=threads)
 
 
 def _serve(

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from forkdecode_kernels.cpu.selection import draw, rows, topk
 
-from forkdecode.sampling.select import select
+from forkdecode.sampling.select import select, warm_up
 from forkdecode.step import ProcessorSpec, SelectionRequest, SelectionResult
 from tests.sampling.requests import beams, children, request
 
 VOCAB = 700
+ENTRIES: list[Any] = [draw._draw_rows, rows.row_sums, rows.subtract, rows._widen, topk._list_tiles]
 HEAVY = ProcessorSpec(repetition_penalty=1.2, frequency_penalty=0.3, bad_words=((5, 6), (9,)))
 
 
@@ -115,11 +117,11 @@ def test_what_goes_wrong_in_a_group_stays_there(which: int, victim: int) -> None
 def test_a_row_with_no_legal_token_fails_a_draw_and_leaves_a_beam_with_fewer() -> None:
     logits = logits_for(mixed())[:4].clone()
     logits[1] = -torch.inf
-    draw, beam = select(
+    drawn, beam = select(
         logits,
         [request(children(4, 4), 4, num_generated=2), request(beams(8, np.zeros(4)), 4, group=1)],
     )
-    assert draw.error == "no legal token at generated token 3"
+    assert drawn.error == "no legal token at generated token 3"
     assert beam.error is None
     assert len(beam.tokens) == 8
     assert 1 not in beam.rows
@@ -128,14 +130,14 @@ def test_a_row_with_no_legal_token_fails_a_draw_and_leaves_a_beam_with_fewer() -
 def test_a_processor_that_overflows_fails_its_group() -> None:
     logits = logits_for(mixed())[:2].abs() + 1
     tiny = ProcessorSpec(repetition_penalty=1e-39)
-    draw, beam = select(
+    drawn, beam = select(
         logits,
         [
             request(children(2, 2), 2, processors=tiny, generated=[[1], [2]]),
             request(beams(4, np.zeros(2)), 2, processors=tiny, generated=[[1], [2]]),
         ],
     )
-    assert draw.error == "non-finite logits at generated token 2"
+    assert drawn.error == "non-finite logits at generated token 2"
     assert beam.error is None  # log-probabilities are negative: multiplied, not divided
 
 
@@ -149,3 +151,13 @@ def test_logits_are_never_written_to() -> None:
 
 def test_nothing_to_select() -> None:
     assert select(torch.zeros(0, VOCAB), []) == ()
+
+
+def test_warm_up_runs_and_leaves_no_kernel_to_compile() -> None:
+    warm_up(threads=2)
+    compiled = [len(kernel.signatures) for kernel in ENTRIES]
+    requests = mixed()
+    for dtype in (torch.float32, torch.bfloat16):
+        select(logits_for(requests, dtype), requests)
+    assert [len(kernel.signatures) for kernel in ENTRIES] == compiled
+    assert all(compiled)

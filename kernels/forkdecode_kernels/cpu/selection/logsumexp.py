@@ -22,13 +22,12 @@ def float_rows(
     valid = np.empty(len(rows), np.bool_)
 
     def work(first: int, last: int) -> None:
-        block = to_float32(source[rows[first:last]])
-        places = np.arange(len(block))
+        block, sums = values[first:last], logsumexp[first:last]
+        to_float32(source[rows[first:last]], block)
         tiles = np.empty((len(block), -(-vocab // TILE)), np.int32)
-        row_sums(block, places, tiles, logsumexp[first:last], valid[first:last], False)
-        sums = logsumexp[first:last]
-        shift = np.where(np.isfinite(sums), sums, 0.0) if log_softmax else np.zeros(len(block))
-        subtract(block, shift, values[first:last])
+        row_sums(block, np.arange(len(block)), tiles, sums, valid[first:last], False)
+        if log_softmax:
+            subtract(block, np.where(np.isfinite(sums), sums, 0.0))
 
     for_each_block(len(rows), ROWS_PER_BLOCK, threads, lambda: work)
     return torch.from_numpy(values), logsumexp, valid

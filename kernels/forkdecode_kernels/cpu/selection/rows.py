@@ -39,13 +39,16 @@ def is_ready(source: NDArray[np.generic]) -> bool:
     return source.dtype == np.float32 and source.flags.c_contiguous
 
 
-def to_float32(rows: NDArray[np.generic]) -> F32:
-    """[n, V] as `as_numpy` gives it -> float32, without a copy if it is ready."""
+def to_float32(rows: NDArray[np.generic], out: F32 | None = None) -> F32:
+    """[n, V] as `as_numpy` gives it -> float32 in C order: into `out` if given, else copied only if need be."""
     if rows.dtype == np.uint16:
-        out = np.empty(rows.shape, np.float32)
+        out = np.empty(rows.shape, np.float32) if out is None else out
         _widen(np.ascontiguousarray(rows), out.view(np.uint32))
         return out
-    return np.ascontiguousarray(rows, np.float32)
+    if out is None:
+        return np.ascontiguousarray(rows, np.float32)
+    out[...] = rows
+    return out
 
 
 @entry
@@ -201,8 +204,8 @@ def row_sums(
 
 
 @entry
-def subtract(logits: F32, shift: NDArray[np.float64], out: F32) -> None:
-    """float32(logits - shift) of each row, subtracted in float64."""
+def subtract(logits: F32, shift: NDArray[np.float64]) -> None:
+    """logits = float32(logits - shift) of each row, in place, subtracted in float64."""
     for r in range(logits.shape[0]):
         for j in range(logits.shape[1]):
-            out[r, j] = np.float32(np.float64(logits[r, j]) - shift[r])
+            logits[r, j] = np.float32(np.float64(logits[r, j]) - shift[r])
