@@ -40,7 +40,7 @@ def is_ready(source: NDArray[np.generic]) -> bool:
 
 
 def to_float32(rows: NDArray[np.generic], out: F32 | None = None) -> F32:
-    """[n, V] as `as_numpy` gives it -> float32 in C order: into `out` if given, else copied only if need be."""
+    """[n, V] as `as_numpy` gives it -> float32 in C order: into `out`, or copied only if need be."""
     if rows.dtype == np.uint16:
         out = np.empty(rows.shape, np.float32) if out is None else out
         _widen(np.ascontiguousarray(rows), out.view(np.uint32))
