@@ -64,6 +64,8 @@ def beam_topk(
         return []
     if logits.device.type == "cpu":
         return _cpu_groups(logits, groups, base, normalized, threads)
+    if logits.device.type == "cuda":
+        return gpu_groups(logits, groups, base, normalized)
     ends = np.cumsum(groups.count)
     return [
         reference_group(logits[start : start + count], base[end - count : end], int(k), normalized)
@@ -133,6 +135,23 @@ def _cpu_flat(
     fine = np.logical_and.reduceat(valid, np.cumsum(groups.count) - groups.count)
     k = np.where(fine, np.minimum(groups.k, groups.count * logits.shape[1]), 0)
     return *cpu.best_candidates(logits, rows, groups.count, k, base, tiles, lse), fine
+
+
+def gpu_groups(
+    logits: torch.Tensor, groups: RowGroups, base: NDArray[np.float32], normalized: bool
+) -> list[Continuations]:
+    """`beam_topk` by the Triton kernels."""
+    from forkdecode_kernels.triton import beam_topk as fast
+    from forkdecode_kernels.triton.packed_order import EMPTY, unpacked
+
+    vocab = logits.shape[1]
+    k = np.minimum(groups.k, groups.count * vocab)
+    found = fast.beam_topk(logits, groups.start, groups.count, k, base, normalized=normalized)
+    result = []
+    for packed, logprobs, wanted, fine in zip(found.packed, found.logprobs, k, found.valid, strict=True):
+        n = int((packed[:wanted] != EMPTY).sum())
+        result.append(Continuations(*unpacked(packed[:n], vocab), logprobs[:n], True) if fine else _INVALID)
+    return result
 
 
 def _check(logits: torch.Tensor, groups: RowGroups, base: NDArray[np.float32]) -> None:

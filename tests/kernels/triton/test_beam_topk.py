@@ -1,0 +1,150 @@
+"""The best continuations against a full sort under the kernel's own sums, and these against float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from forkdecode_kernels.reference.topk import group_topk
+from forkdecode_kernels.topk import RowGroups, gpu_groups, reference_group
+from forkdecode_kernels.triton import beam_topk as kernels
+from forkdecode_kernels.triton.packed_order import EMPTY
+from forkdecode_kernels.triton.packed_order import unpacked as from_packed
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def run(logits, sizes, ks, base, **options):  # type: ignore[no-untyped-def]
+    count = np.array(sizes)
+    start = np.cumsum(count) - count
+    return kernels.beam_topk(
+        logits, start, count, np.array(ks), base, normalized=options.pop("normalized", False), **options
+    )
+
+
+def unpacked(found, group, k, vocab):  # type: ignore[no-untyped-def]
+    packed = found.packed[group, :k]
+    packed = packed[packed != EMPTY]
+    return *from_packed(packed, vocab), found.logprobs[group, : len(packed)]
+
+
+@settings(max_examples=15)
+@given(
+    st.integers(0, 2**31),
+    st.integers(1, 700),
+    st.lists(st.tuples(st.integers(1, 5), st.integers(1, 80)), min_size=1, max_size=3),
+    st.sampled_from(DTYPES),
+    st.sampled_from([None, 1.0, 0.3]),
+    st.booleans(),
+)
+def test_equals_the_full_sort(
+    seed: int,
+    vocab: int,
+    shape: list[tuple[int, int]],
+    dtype: torch.dtype,
+    step: float | None,
+    masked: bool,
+) -> None:
+    """Normalised logits: then every score is exact, ties included."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes, ks = [n for n, _ in shape], [k for _, k in shape]
+    logits = torch.randn(sum(sizes), vocab, generator=generator) * 3
+    if step is not None:
+        logits = (logits * step).round()
+    if masked:
+        logits[torch.rand(logits.shape, generator=generator) < 0.6] = -torch.inf
+    logits = logits.to(dtype)
+    base = np.round(np.random.default_rng(seed).normal(size=sum(sizes)) * 2).astype(np.float32)
+    found = run(logits, sizes, ks, base, normalized=True, tile=128)
+    first = 0
+    for g, (n, k) in enumerate(zip(sizes, ks, strict=True)):
+        rows = slice(first, first + n)
+        expected = group_topk(
+            logits[rows].float(), torch.from_numpy(base[rows]), torch.zeros(n, dtype=torch.float64), k
+        )
+        assert found.valid[g]
+        for ours, theirs in zip(unpacked(found, g, k, vocab), expected, strict=True):
+            np.testing.assert_array_equal(ours, theirs.numpy())
+        first += n
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_log_softmax_is_as_exact_as_torchs(dtype: torch.dtype) -> None:
+    logits = (torch.randn(3, 40_000, generator=torch.Generator().manual_seed(2)) * 4).to(dtype)
+    found = run(logits, [1] * 3, [50] * 3, np.zeros(3, np.float32))
+    exact, plain = torch.log_softmax(logits.double(), -1), torch.log_softmax(logits.float(), -1).double()
+    allowed = 2 * (plain - exact).abs().max()
+    for g in range(3):
+        _, tokens, scores, logprobs = unpacked(found, g, 50, 40_000)
+        assert np.abs(logprobs - exact[g, tokens].numpy()).max() <= allowed
+        np.testing.assert_array_equal(scores, logprobs)
+        assert set(tokens[:40]) <= set(logits[g].float().topk(50).indices.tolist())
+
+
+def test_many_rows_and_ties_go_to_the_lower_row_then_token() -> None:
+    found = run(torch.zeros(64, 200), [64], [130], np.zeros(64, np.float32), tile=128, capacity=1 << 14)
+    rows, tokens, _, _ = unpacked(found, 0, 130, 200)
+    np.testing.assert_array_equal(rows * 200 + tokens, np.arange(130))
+
+
+def test_overflowing_and_narrow_groups_are_exact() -> None:
+    """1,200 ties and room for 64; then one row of three tiles, asked for more."""
+    found = run(torch.zeros(4, 300), [4], [4], np.zeros(4, np.float32), tile=128, capacity=64)
+    rows, tokens, _, _ = unpacked(found, 0, 4, 300)
+    assert list(zip(rows, tokens, strict=True)) == [(0, 0), (0, 1), (0, 2), (0, 3)]
+    logits = torch.randn(5, 300, generator=torch.Generator().manual_seed(3))
+    found = run(logits, [1, 4], [290, 2], np.zeros(5, np.float32), tile=128)
+    _, tokens, scores, logprobs = unpacked(found, 0, 290, 300)
+    np.testing.assert_array_equal(tokens, torch.sort(logits[0], descending=True).indices[:290].numpy())
+    np.testing.assert_array_equal(scores, logprobs)
+    assert len(unpacked(found, 1, 2, 300)[0]) == 2
+
+
+def test_bad_and_empty_rows() -> None:
+    logits = torch.randn(8, 333, generator=torch.Generator().manual_seed(0))
+    clean = run(logits, [2] * 4, [4] * 4, np.zeros(8, np.float32), tile=128)
+    logits[3, 332], logits[5, 0] = float("nan"), float("inf")
+    logits[6:] = -torch.inf
+    found = run(logits, [2] * 4, [4] * 4, np.zeros(8, np.float32), tile=128)
+    assert found.valid.tolist() == [True, False, False, True]
+    np.testing.assert_array_equal(found.packed[0], clean.packed[0])
+    assert len(unpacked(found, 0, 4, 333)[0]) == 4
+    assert len(unpacked(found, 3, 4, 333)[0]) == 0
+
+
+def test_independent_of_the_batch() -> None:
+    logits = torch.randn(24, 1000, generator=torch.Generator().manual_seed(1)).bfloat16()
+    base = np.random.default_rng(0).normal(size=24).astype(np.float32)
+    together = run(logits, [4] * 6, [8] * 6, base, tile=256)
+    for g in (0, 5):
+        own = slice(4 * g, 4 * g + 4)
+        alone = run(logits[own], [4], [8], base[own], tile=256)
+        np.testing.assert_array_equal(alone.packed[0], together.packed[g])
+        np.testing.assert_array_equal(alone.logprobs[0], together.logprobs[g])
+
+
+def test_strided_logits_are_read_where_they_lie() -> None:
+    wide = torch.randn(4, 900)
+    a = run(wide[:, :700], [4], [5], np.zeros(4, np.float32), tile=256)
+    b = run(wide[:, :700].contiguous(), [4], [5], np.zeros(4, np.float32), tile=256)
+    np.testing.assert_array_equal(a.packed, b.packed)
+
+
+def test_the_operation_on_a_gpu_answers_as_the_reference() -> None:
+    """Groups out of order, one with a bad row, one with fewer candidates than asked for."""
+    logits = torch.randn(9, 500, generator=torch.Generator().manual_seed(4)) * 3
+    logits[8] = -torch.inf
+    logits[8, :3] = 1.0
+    logits[0, 7] = float("nan")
+    groups = RowGroups(np.array([4, 0, 8]), np.array([4, 2, 1]), np.array([9, 3, 5]))
+    base = np.random.default_rng(1).normal(size=7).astype(np.float32)
+    found = gpu_groups(logits, groups, base, False)
+    for ours, start, count, k, b in zip(found, (4, 0, 8), (4, 2, 1), (9, 3, 5), (0, 4, 6), strict=True):
+        expected = reference_group(logits[start : start + count], base[b : b + count], k, False)
+        assert ours.valid == expected.valid == (start != 0)
+        np.testing.assert_array_equal(ours.rows, expected.rows)
+        np.testing.assert_array_equal(ours.tokens, expected.tokens)
+        np.testing.assert_allclose(ours.scores, expected.scores, rtol=0, atol=2e-6)
+        np.testing.assert_allclose(ours.logprobs, expected.logprobs, rtol=0, atol=2e-6)
