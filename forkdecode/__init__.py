@@ -51,6 +51,10 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'forkdecode' has no attribute {name!r}")
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 __all__ = [
     "DEFAULT_MODEL",
     "LLM",

@@ -38,8 +38,9 @@ def refused(call: Any, field: str, kind: type[Exception] = InvalidRequestError) 
 
 
 PROMPTS: dict[str, Any] = {
-    "none": None, "number": 5, "bytes": b"abc", "bool": True, "empty": "", "no tokens": (), "surrogate": "a\ud800",
-    "negative": [3, -1], "beyond": [3, len(VOCAB)], "huge": [10**30], "bools": [True, False], "floats": [1.0, 2.0],
+    "none": None, "number": 5, "bytes": b"abc", "bool": True, "empty": "",
+    "surrogate": "a\ud800", "negative": [3, -1], "beyond": [3, len(VOCAB)], "huge": [10**30],
+    "bools": [True, False], "floats": [1.0, 2.0],
     "mixed": [1, "a"], "nones": [None], "too long": [1] * LIMIT, "dict": {"role": "user", "content": "x"},
     "no content": [{"role": "user"}], "no role": [{"content": "x"}], "role": [{"role": 3, "content": "x"}],
     "half a chat": [{"role": "user", "content": "x"}, "y"], "empty array": np.array([], np.int64),
@@ -58,8 +59,11 @@ def test_prompts(llm: LLM, prompt: Any) -> None:
     assert llm.stats().steps == steps
 
 
-@pytest.mark.parametrize("prompt", [np.array([5, 6, 7]), torch.tensor([5, 6, 7]), (5, 6, 7), range(5, 8),
-                                    [np.int32(5), 6, np.uint8(7)]], ids=lambda v: type(v).__name__)  # fmt: skip
+@pytest.mark.parametrize(
+    "prompt",
+    [np.array([5, 6, 7]), torch.tensor([5, 6, 7]), (5, 6, 7), range(5, 8), [np.int32(5), 6, np.uint8(7)]],
+    ids=lambda v: type(v).__name__,
+)
 def test_token_ids_of_any_kind(llm: LLM, prompt: Any) -> None:
     assert llm.decode(prompt, max_tokens=2).prompt_token_ids == (5, 6, 7)
     results = llm.decode([prompt, prompt], max_tokens=2)
@@ -108,7 +112,8 @@ def test_options_are_given_once(llm: LLM) -> None:
     ("field", "value"),
     [
         ("max_tokens", LIMIT), ("max_tokens", LIMIT - 1), ("max_tokens", 2**31 - 1), ("max_tokens", 10**30),
-        ("stop_token_ids", [len(VOCAB)]), ("allowed_token_ids", [3, 2**31 - 1]), ("logit_bias", {len(VOCAB): 1.0}),
+        ("stop_token_ids", [len(VOCAB)]), ("allowed_token_ids", [3, 2**31 - 1]),
+        ("logit_bias", {len(VOCAB): 1.0}),
         ("bad_words", [[3, len(VOCAB)]]), ("forced_prefix", [len(VOCAB)]), ("forced_prefix", "\ud800"),
         ("bad_words", ["\ud800"]), ("stop", ["\ud800"]), ("cache_salt", "\ud800"), ("logprobs", 1025),
         ("forced_prefix", "x" * 65),
@@ -131,7 +136,10 @@ def test_ids(llm: LLM, name: Any) -> None:
 
 
 def test_errors_know_their_request(llm: LLM) -> None:
-    for kind, more in ((InvalidRequestError, {"stop_token_ids": [10**6]}), (CapacityError, {"max_tokens": 500})):
+    for kind, more in (
+        (InvalidRequestError, {"stop_token_ids": [10**6]}),
+        (CapacityError, {"max_tokens": 500}),
+    ):
         with pytest.raises(kind) as caught:
             llm.decode("a", Beam(width=5000), request_id="who", **more)
         assert caught.value.request_id == "who"
@@ -183,7 +191,8 @@ def test_nothing_legal_is_left(llm: LLM) -> None:
         ({"threads": "2"}, InvalidRequestError), ({"threads": 10**9}, InvalidRequestError),
         ({"block_size": 3}, InvalidRequestError), ({"block_size": None}, InvalidRequestError),
         ({"blocks": 3}, InvalidRequestError), ({"num_blocks": 0}, InvalidRequestError),
-        ({"num_blocks": 2**31 - 2}, CapacityError), ({"num_blocks": None, "kv_memory": "900TiB"}, CapacityError),
+        ({"num_blocks": 2**31 - 2}, CapacityError),
+        ({"num_blocks": None, "kv_memory": "900TiB"}, CapacityError),
         ({"num_blocks": None, "kv_memory": 1}, CapacityError), ({"swap_memory": "900TiB"}, CapacityError),
         ({"dtype": "int3"}, InvalidRequestError), ({"dtype": None}, InvalidRequestError),
         ({"dtype": torch.float32}, InvalidRequestError),

@@ -320,7 +320,7 @@ def test_a_program_may_end_in_the_middle() -> None:
         from tests.llm.models import TOKENIZER, tiny_llama
         from forkdecode import LLM
         llm = LLM(tiny_llama(), tokenizer=TOKENIZER, num_blocks=4096, threads=1)
-        stream = llm.stream("hello", Beam(width=8), max_tokens=500, ignore_eos=True)
+        stream = llm.stream("hello", Beam(width=4), max_tokens=500, ignore_eos=True)
         next(stream)
         print("the end")
     """
