@@ -37,9 +37,8 @@ def machine() -> dict[str, Any]:
         info = Path("/proc/cpuinfo").read_text()
     except OSError:
         info = ""
-    fields = dict(
-        (key.strip(), value.strip()) for key, _, value in (line.partition(":") for line in info.splitlines())
-    )
+    lines = (line.partition(":") for line in info.splitlines())
+    fields = {key.strip(): value.strip() for key, _, value in lines}
     flags = set(fields.get("flags", "").split())
     wanted = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
     return {

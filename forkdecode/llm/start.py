@@ -18,6 +18,7 @@ from forkdecode.model.info import DTYPE_BYTES, ModelInfo
 from forkdecode.model.kv_cache import bytes_per_block
 from forkdecode.model.loader import LoadedModel
 from forkdecode.model.runner import Runner
+from forkdecode.sampling.select import warm_up
 from forkdecode.scheduler.preemption import PreemptionCost
 from forkdecode.scheduler.scheduler import Scheduler
 
@@ -43,6 +44,7 @@ def start_engine(loaded: LoadedModel, config: EngineConfig, threads: int | None 
     threads: torch's threads; None takes the cores that this process may use. Raises CapacityError
     when the pool does not fit.
     """
+    threads = threads or len(os.sched_getaffinity(0))
     info, dtype = loaded.info, getattr(torch, loaded.info.dtype)
     device = next(loaded.model.parameters()).device
     block_bytes = bytes_per_block(info, config.block_size, dtype)
@@ -55,8 +57,10 @@ def start_engine(loaded: LoadedModel, config: EngineConfig, threads: int | None 
         capacity.host_slots,
         dtype,
         device,
-        threads or len(os.sched_getaffinity(0)),
+        threads,
     )
+    if device.type == "cpu":
+        warm_up(threads)
     balance = _CPU_FLOPS_PER_BYTE if device.type == "cpu" else _GPU_FLOPS_PER_BYTE
     weights = info.weight_bytes // DTYPE_BYTES[info.dtype]
     scheduler = Scheduler(

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from forkdecode_kernels.topk import Continuations, RowGroups, beam_topk
 from numpy.typing import NDArray
 
 from forkdecode.sampling.group_logits import (
@@ -19,6 +18,7 @@ from forkdecode.sampling.group_logits import (
 )
 from forkdecode.sampling.top_logprobs import TopCollector
 from forkdecode.step import F32, Bools, SelectionRequest, SelectionResult, TopK, TopLogprobs
+from forkdecode_kernels.topk import Continuations, RowGroups, beam_topk
 
 TopKRequest = tuple[SelectionRequest, TopK]
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from forkdecode_kernels.logsumexp import float_rows
 from numpy.typing import NDArray
 
 from forkdecode.sampling.processors import RowHistory, apply_processors
 from forkdecode.step import SelectionRequest
+from forkdecode_kernels.logsumexp import float_rows
 
 CHUNK_BYTES = 16 << 20
 """Bound on the float32 copies made at once."""

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from forkdecode_kernels.draw import NO_TOKEN, NOT_FINITE, DrawRows, Draws, filtered_draw
 from numpy.typing import NDArray
 
 from forkdecode import lineage
 from forkdecode.sampling.group_logits import Chunk, group_rows, processed_chunks, raw_logprobs, where
 from forkdecode.sampling.top_logprobs import TopCollector, wants_top
 from forkdecode.step import Draw, SelectionRequest, SelectionResult
+from forkdecode_kernels.draw import NO_TOKEN, NOT_FINITE, DrawRows, Draws, filtered_draw
 
 DrawRequest = tuple[SelectionRequest, Draw]
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from forkdecode_kernels.topk import row_topk
 
 from forkdecode.sampling.group_logits import Chunk
 from forkdecode.step import SelectionRequest, TopLogprobs
+from forkdecode_kernels.topk import row_topk
 
 
 @dataclass(frozen=True, slots=True)

@@ -245,7 +245,8 @@ class Scheduler:
             recomputed_tokens=c.recomputed_tokens,
             prefill_tokens=c.prefill_tokens,
             cached_prompt_tokens=c.cached_prompt_tokens,
-            generated_tokens=c.generated_tokens,
+            generated_tokens=c.generated_tokens
+            + sum(g.costs.generated_tokens for g in self._groups.values()),
             finished_groups=c.finished_groups,
             failed_groups=c.failed_groups,
         )

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from forkdecode import LLM, Beam, Greedy, Sample
-from forkdecode.cli import app as commands
 from forkdecode.cli import batch, engine
 from forkdecode.cli.requests import Defaults, parse_line
 from forkdecode.errors import InvalidRequestError
@@ -223,7 +222,3 @@ def test_a_digest_is_of_all_that_decides_a_result() -> None:
         digest('{"prompt": "x", "max_tokens": 3}', model="n"),
     ]
     assert len({base, *others}) == 6
-
-
-def test_the_file_commands_are_reached(cli: Cli) -> None:
-    assert commands.app.registered_commands

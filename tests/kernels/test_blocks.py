@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from forkdecode_kernels.copy_blocks import copy_blocks, zero_blocks
 from forkdecode_kernels.write_kv import write_kv
 

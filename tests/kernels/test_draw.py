@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from forkdecode_kernels.draw import NO_TOKEN, NOT_FINITE, OK, DrawRows, Draws, filtered_draw, reference_draws
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from forkdecode_kernels.draw import NO_TOKEN, NOT_FINITE, OK, DrawRows, Draws, filtered_draw, reference_draws
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 

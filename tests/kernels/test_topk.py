@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from forkdecode_kernels.logsumexp import float_rows
-from forkdecode_kernels.topk import Continuations, RowGroups, beam_topk, reference_group, row_topk
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from forkdecode_kernels.logsumexp import float_rows
+from forkdecode_kernels.topk import Continuations, RowGroups, beam_topk, reference_group, row_topk
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 

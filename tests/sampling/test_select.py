@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from forkdecode_kernels.cpu.selection import draw, rows, topk
 
 from forkdecode.sampling.select import select, warm_up
 from forkdecode.step import ProcessorSpec, SelectionRequest, SelectionResult
+from forkdecode_kernels.cpu.selection import draw, rows, topk
 from tests.sampling.requests import beams, children, request
 
 VOCAB = 700

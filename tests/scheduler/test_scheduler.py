@@ -250,3 +250,13 @@ def test_usage_adds_up() -> None:
     assert usage.peak_unshared_blocks == 3 * 4
     assert usage.peak_unique_blocks == 2 + 3 * 2
     assert 0 < usage.saved < 1
+
+
+def test_stats_count_tokens_as_they_come() -> None:
+    engine = toy_engine()
+    engine.submit(request("x", range(10), Sample(n=3, seed=1), max_tokens=5))
+    seen = []
+    while engine.has_work:
+        engine.step()
+        seen.append(engine.stats().generated_tokens)
+    assert seen == [3, 6, 9, 12, 15]

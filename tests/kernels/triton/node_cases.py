@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from forkdecode_kernels.node_list import check_nodes
 from numpy.typing import NDArray
+
+from forkdecode_kernels.node_list import check_nodes
 
 I32 = NDArray[np.int32]
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from forkdecode_kernels.reference.topk import group_topk
 from forkdecode_kernels.topk import RowGroups, gpu_groups, reference_group
 from forkdecode_kernels.triton import beam_topk as kernels
 from forkdecode_kernels.triton.packed_order import EMPTY
 from forkdecode_kernels.triton.packed_order import unpacked as from_packed
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from forkdecode_kernels import copy_blocks as public_copy
 from forkdecode_kernels.triton.copy_blocks import copy_blocks
 from forkdecode_kernels.triton.write_kv import write_kv
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 BITS = {torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16}

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from forkdecode_kernels.node_list import NodeCapacity, NodeListBuffer, node_list
 from forkdecode_kernels.reference.node_attention import node_attention as reference
 from forkdecode_kernels.triton.node_attention import node_attention
 from forkdecode_kernels.triton.tiles import tile_queries
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from tests.kernels.triton.node_cases import Row, dense_attention, grow_forest, plan_rows
 
 CPU = torch.device("cpu")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from forkdecode_kernels.reference.paged_decode import paged_decode as reference
-from forkdecode_kernels.triton.paged_decode import paged_decode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from forkdecode_kernels.reference.paged_decode import paged_decode as reference
+from forkdecode_kernels.triton.paged_decode import paged_decode
 from tests.kernels.triton.node_cases import dense_attention, grow_forest
 from tests.kernels.triton.test_node_attention import DTYPES, Shape, tensors
 

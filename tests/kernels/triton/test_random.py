@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from forkdecode_kernels import random as public
-from forkdecode_kernels.triton.philox import gumbels, uniforms
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forkdecode import lineage
+from forkdecode_kernels import random as public
+from forkdecode_kernels.triton.philox import gumbels, uniforms
 
 WORDS = st.integers(0, 2**64 - 1)
 
