@@ -22,7 +22,7 @@ def install_experts(model: torch.nn.Module) -> int:
     ALL_EXPERTS_FUNCTIONS.register(EXPERTS_NAME, padded_experts)
     count = 0
     for module in model.modules():
-        if _is_experts(module) and can_pack(module.down_proj.dtype) and module.down_proj.device.type == "cpu":
+        if _is_experts(module) and _on_cpu(module.down_proj):
             _pack(module)
             count += 1
     return count
@@ -59,6 +59,10 @@ def _is_experts(module: torch.nn.Module) -> bool:
     """Whether transformers dispatches this module's forward by `_experts_implementation`."""
     known = all(hasattr(module, name) for name in ("_apply_gate", "is_transposed", "has_gate", "has_bias"))
     return known and isinstance(getattr(module, "down_proj", None), torch.nn.Parameter)
+
+
+def _on_cpu(weight: Any) -> bool:
+    return can_pack(weight.dtype) and weight.device.type == "cpu"
 
 
 def _pack(module: Any) -> None:

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
-from forkdecode_kernels.attention_work import make_work
 from transformers import PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
@@ -21,6 +20,7 @@ from forkdecode.model.kv_cache import KvCache
 from forkdecode.model.packing import pack_linears
 from forkdecode.sampling.select import select
 from forkdecode.step import I64, SelectionRequest, SelectionResult, StepOutput, StepPlan
+from forkdecode_kernels.attention_work import make_work
 
 ROW_QUANTUM = 16
 """Tokens of a step are padded to a multiple of this: matrix products of at least this many rows give
@@ -50,7 +50,7 @@ class Runner:
             torch.set_num_threads(threads)
         install()
         torch.nn.Module.to(model, self.device, dtype)
-        model.eval()
+        torch.nn.Module.train(model, False)
         model.set_attn_implementation(ATTENTION_NAME)
         pack_linears(model)
         install_experts(model)

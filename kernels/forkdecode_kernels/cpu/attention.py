@@ -1,4 +1,4 @@
-"""The fast CPU attention: batched matrix products over blocks that are read once for all sharers."""
+"""The fast CPU attention: blocks are read once for all sharers, by a compiled kernel or matrix products."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ import torch
 
 from forkdecode_kernels.attention_work import AttentionWork
 from forkdecode_kernels.cpu.decode import DecodeBatch, plan_decode, run_batch
+from forkdecode_kernels.cpu.decode_rows import RowsPlan, plan_rows, run_rows
 from forkdecode_kernels.cpu.prefill import PrefillTile, plan_prefill, run_tile
+from forkdecode_kernels.cpu.tables import Tables, clip
+
+PRODUCT_ROWS = 48
+PRODUCT_TRUNK = 128
+"""From this many query rows a kv head over a trunk this long (tokens), matrix products win."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +23,7 @@ class CpuAttentionPlan:
 
     work: AttentionWork
     window: int | None
+    rows: RowsPlan | None
     decode: tuple[DecodeBatch, ...]
     output_index: torch.Tensor
     tiles: tuple[PrefillTile, ...]
@@ -26,11 +33,19 @@ def plan_cpu_attention(
     work: AttentionWork, *, num_heads: int, kv: torch.Tensor, window: int | None
 ) -> CpuAttentionPlan:
     """See forkdecode_kernels.attention.plan_attention."""
-    decode = plan_decode(work, num_heads, kv, window)
+    per_head = num_heads // kv.shape[1]
+    rows: list[Tables] = []
+    products: list[Tables] = []
+    for group in (clip(d, work.block_size, window) for d in work.decodes):
+        # Half precision has matrix units on the CPUs that it is meant for.
+        few = len(group.tails) * per_head < PRODUCT_ROWS or len(group.trunk) * work.block_size < PRODUCT_TRUNK
+        (rows if few and kv.dtype == torch.float32 else products).append(group)
+    decode = plan_decode(products, work, num_heads, kv)
     index = [batch.output_index for batch in decode]
     return CpuAttentionPlan(
         work,
         window,
+        plan_rows(rows, per_head),
         decode,
         torch.cat(index) if index else torch.empty(0, dtype=torch.int64),
         plan_prefill(work, kv, window),
@@ -49,6 +64,8 @@ def cpu_attention(
     """query [H, T, D], kv [2, K, B, S, D] -> [T, H, D]; see forkdecode_kernels.attention.attention."""
     heads, tokens, dim = query.shape
     out = query.new_zeros(tokens, heads, dim)
+    if plan.rows is not None:
+        run_rows(plan.rows, query, kv, out, scale, softcap, sinks)
     if plan.decode:
         flat = query.reshape(-1, dim)
         parts = [run_batch(batch, flat, kv, scale, softcap, sinks) for batch in plan.decode]

@@ -7,14 +7,15 @@ how its trunk is cut, follows from its own tables alone, so its result does too.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from forkdecode_kernels.attention_work import I32, AttentionWork, DecodeLike
+from forkdecode_kernels.attention_work import I32, AttentionWork
 from forkdecode_kernels.cpu.gather import KvRead, read_run, read_tables
+from forkdecode_kernels.cpu.tables import Tables
 
 LONG_TRUNK = 256
 """Tokens from which a trunk is read piece by piece, in place where it can be, and not padded."""
@@ -22,18 +23,6 @@ PIECE = 512
 """Tokens of a long trunk in one product: a sum this short is not split over threads by MKL."""
 BATCH_TOKENS = 4096
 """Copied tokens in one batch: bounds memory, and keeps the copy in cache until it is used."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tables:
-    """One group's blocks after a sliding window cut off what no row sees; position 0 is `first`."""
-
-    token_start: int
-    trunk: I32
-    tails: I32
-    context: int
-    hidden: int
-    """Leading tokens that the window still hides: fewer than one block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,30 +47,14 @@ def padded_length(tokens: int, block_size: int) -> int:
     return -(-tokens // quantum) * quantum
 
 
-def clip(group: DecodeLike, block_size: int, window: int | None) -> Tables:
-    """Drops the blocks that lie wholly before the window of the group's rows."""
-    context = int(group.context_len)
-    hidden = max(0, context - window) if window is not None else 0
-    drop = hidden // block_size
-    in_tails = max(0, drop - len(group.trunk))
-    return Tables(
-        group.token_start,
-        group.trunk[drop:],
-        group.tails[:, in_tails:],
-        context - drop * block_size,
-        hidden - drop * block_size,
-    )
-
-
 def plan_decode(
-    work: AttentionWork, num_heads: int, kv: torch.Tensor, window: int | None
+    groups: Sequence[Tables], work: AttentionWork, num_heads: int, kv: torch.Tensor
 ) -> tuple[DecodeBatch, ...]:
-    """Cuts the step's groups into batches of equal padded shape."""
+    """Sorts groups into batches of equal padded shape."""
     size = work.block_size
     buckets: dict[tuple[int, int, int], list[Tables]] = defaultdict(list)
     batches: list[DecodeBatch] = []
-    for decode in work.decodes:
-        group = clip(decode, size, window)
+    for group in groups:
         rows, trunk = len(group.tails), len(group.trunk) * size
         if rows == 1 and trunk < LONG_TRUNK:
             # Nothing is shared, so one table is cheaper than a trunk and a tail.
@@ -93,10 +66,10 @@ def plan_decode(
             batches.append(_batch([group], trunk, tail, work, num_heads, kv))
         else:
             buckets[rows, padded_length(trunk, size) if trunk else 0, tail].append(group)
-    for (rows, trunk, tail), groups in buckets.items():
+    for (rows, trunk, tail), members in buckets.items():
         step = max(1, BATCH_TOKENS // (trunk + rows * tail))
-        for start in range(0, len(groups), step):
-            batches.append(_batch(groups[start : start + step], trunk, tail, work, num_heads, kv))
+        for start in range(0, len(members), step):
+            batches.append(_batch(members[start : start + step], trunk, tail, work, num_heads, kv))
     return tuple(batches)
 
 
@@ -108,7 +81,8 @@ def _batch(
     starts = np.array([g.token_start for g in groups], dtype=np.int64)
     tokens = (starts[:, None] + np.arange(rows))[None, :, :, None]
     head = np.arange(heads, dtype=np.int64).reshape(kv_heads, 1, 1, -1)
-    if trunk >= LONG_TRUNK:
+    # By its own length: one that is only padded to LONG_TRUNK lies in a batch with others.
+    if len(groups[0].trunk) * size >= LONG_TRUNK:
         pieces = tuple(_pieces(groups[0].trunk, null, kv))
     else:
         pieces = (read_tables([g.trunk for g in groups], trunk, null, kv),) if trunk else ()
