@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 import torch
-from forkdecode_kernels.attention import attention, plan_attention
-from forkdecode_kernels.attention_work import make_work
-from forkdecode_kernels.reference.attention import attention as reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from forkdecode_kernels.attention import attention, plan_attention
+from forkdecode_kernels.attention_work import make_work
+from forkdecode_kernels.reference.attention import attention as reference
 from tests.kernels.attention_cases import I32, Blocks, Rows, Segment, Shape, make_kv, make_rows, poison
 
 POOL = 900
@@ -101,6 +101,24 @@ def test_long_contexts_equal_reference(shuffled: bool, window: int | None) -> No
     want = reference(query, kv, work, scale=SCALE, window=window, softcap=None, sinks=sinks)
     got = run(query, kv, segments, decodes, window, None, sinks)
     torch.testing.assert_close(got, want, atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize(("dtype", "rows"), [(torch.float32, 2), (torch.float32, 24), (torch.bfloat16, 2)])
+@pytest.mark.parametrize("size", [4, 16, 128])
+def test_every_trunk_length_equals_reference(dtype: torch.dtype, rows: int, size: int) -> None:
+    """Two groups of like length share a batch; their trunks are padded, cut into pieces, or neither."""
+    shape = Shape(6, 2, 16, size)
+    generator = torch.Generator().manual_seed(9)
+    kv = make_kv(shape, POOL, generator, dtype)
+    query = torch.randn(6, 2 * rows, 16, generator=generator).to(dtype)
+    tolerance = 2e-5 if dtype == torch.float32 else 2e-2
+    for trunk in range(0, 640 // size, max(1, 8 // size)):
+        blocks = Blocks(POOL, np.random.default_rng(trunk))
+        lengths = (trunk, trunk + 1)
+        decodes = [make_rows(blocks, size, i * rows, rows, n, n * size + 3) for i, n in enumerate(lengths)]
+        work = make_work([], decodes, 2 * rows, size, POOL)
+        want = reference(query, kv, work, scale=SCALE, window=None, softcap=None, sinks=None)
+        torch.testing.assert_close(run(query, kv, [], decodes), want, atol=tolerance, rtol=tolerance)
 
 
 def test_bf16_error_is_within_twice_plain_torch() -> None:
