@@ -125,7 +125,7 @@ class Resolver:
             suppressed_ids=ends if len(ends) and options.min_tokens else None,
             forced_prefix=self._forced_prefix(options),
         )
-        self._check_forced(spec)
+        self._check_forced(spec, ends)
         return spec
 
     def _plain(self, field: str, text: str) -> tuple[int, ...]:
@@ -156,13 +156,20 @@ class Resolver:
             )
         return ids
 
-    def _check_forced(self, spec: ProcessorSpec) -> None:
+    def _check_forced(self, spec: ProcessorSpec, ends: I64) -> None:
         banned = {word[0] for word in spec.bad_words if len(word) == 1}
-        for token in spec.forced_prefix:
+        last = len(spec.forced_prefix) - 1
+        for position, token in enumerate(spec.forced_prefix):
             if spec.allowed_token_ids is not None and token not in spec.allowed_token_ids:
                 raise invalid("forced_prefix", f"token {token} is not in allowed_token_ids", "allowed tokens")
             if token in banned:
                 raise invalid("forced_prefix", f"token {token} is one of bad_words", "tokens not banned")
+            if token in ends and (position < last or position < spec.min_tokens):
+                raise invalid(
+                    "forced_prefix",
+                    f"token {token} at {position} ends a candidate there",
+                    "EOS and stop ids as its last token alone, after min_tokens",
+                )
 
     def _automaton(self, stop: tuple[str, ...]) -> StopAutomaton | None:
         if not stop:

@@ -27,6 +27,8 @@ class Moves:
     swap_out: list[BlockMoves] = field(default_factory=list)
     swap_in: list[BlockMoves] = field(default_factory=list)
     zero_blocks: list[I32] = field(default_factory=list)
+    swapped: list[SequenceGroup] = field(default_factory=list)
+    """Groups that exist nowhere else than in what swap_out and swap_in have still to move."""
 
 
 @dataclass(slots=True)

@@ -61,6 +61,7 @@ class Preemptor:
         if self._swaps(group, image.num_unique):
             slots = self._host.allocate(image.num_unique)
             moves.swap_out.append(BlockMoves(image.unique_old, slots))
+            moves.swapped.append(group)
         table.release()
         group.table = None
         group.parked = Parked(image, slots, tuple(group.pending))
@@ -97,6 +98,7 @@ class Preemptor:
         group.parked = None
         if parked.host_slots is not None:
             moves.swap_in.append(BlockMoves(parked.host_slots, group.table.image().unique_old))
+            moves.swapped.append(group)
             self._read_slots.append(parked.host_slots)
             group.pending = list(parked.pending)
             group.costs.swapped_blocks += len(parked.host_slots)

@@ -158,11 +158,13 @@ class Scheduler:
         return events
 
     def abort(self, cause: Exception) -> list[GroupEvent]:
-        """The step failed as a whole: its groups end with GroupFailedError, all others go on."""
+        """The step failed as a whole: its groups end with GroupFailedError, all others go on. So do
+        groups end that were to be swapped by it, for nobody knows how far it came."""
         builder = self._end_step()
         events = self.drain_failures()
-        for group in builder.touched:
-            if group.request_id in self._groups:
+        self._moves.zero_blocks += builder.moves.zero_blocks
+        for group in [*builder.touched, *builder.moves.swapped]:
+            if self._groups.get(group.request_id) is group:
                 error = _caused(f"the model failed in step {builder.step}", cause, group.request_id)
                 events.append(self._fail(group, error))
         return events

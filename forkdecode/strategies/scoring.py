@@ -12,8 +12,7 @@ _LIMITS = np.finfo(np.float32)
 
 
 def length_scale(generated: int, length_penalty: float) -> np.float32:
-    """generated ** length_penalty, held within float32's normal range so that extreme penalties
-    still give finite, ordered scores."""
+    """generated ** length_penalty, held within float32's normal range."""
     with np.errstate(over="ignore", under="ignore"):
         scale = np.float64(generated) ** np.float64(length_penalty)
     return np.float32(min(max(scale, np.float64(_LIMITS.tiny)), np.float64(_LIMITS.max)))
@@ -21,9 +20,10 @@ def length_scale(generated: int, length_penalty: float) -> np.float32:
 
 def beam_score(selection: F32, generated: int, length_penalty: float) -> F32:
     """[N] selection_logprob / generated ** length_penalty, one float32 division, as transformers
-    computes it (generation/utils.py, `_update_finished_beams`)."""
+    computes it (generation/utils.py, `_update_finished_beams`); but finite whatever the penalty."""
     with np.errstate(over="ignore", under="ignore"):
-        return np.asarray(selection / length_scale(generated, length_penalty), np.float32)
+        scores = selection / length_scale(generated, length_penalty)
+    return np.asarray(np.clip(scores, _LIMITS.min, _LIMITS.max), np.float32)
 
 
 def mean_logprob(cumulative: F64, generated: ArrayLike) -> NDArray[np.float64]:

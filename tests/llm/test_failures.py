@@ -135,16 +135,11 @@ def test_a_step_that_raises_fails_its_requests_each_with_an_error_of_its_own(
 def test_what_can_never_fit_is_refused_at_once_with_the_numbers() -> None:
     with opened(num_blocks=40, block_size=4) as llm:
         for strategy, rows in ((Greedy(), 1), (Sample(n=6), 6), (BestOf(best_of=6), 6), (Beam(width=6), 6)):
-            for max_tokens in range(1, 40):
-                needed = worst_case_blocks(9, max_tokens, rows, 4)
-                if needed <= 40:
-                    llm.decode([5] * 9, strategy, max_tokens=max_tokens, ignore_eos=True)
-                    continue
-                with pytest.raises(CapacityError) as caught:
-                    llm.submit([5] * 9, strategy, max_tokens=max_tokens)
-                assert f"can need {needed} blocks" in str(caught.value)
-                assert "the pool has 40" in str(caught.value)
-                break
+            fits = max(m for m in range(1, 200) if worst_case_blocks(9, m, rows, 4) <= 40)
+            assert llm.decode([5] * 9, strategy, max_tokens=fits, ignore_eos=True).candidates
+            needed = worst_case_blocks(9, fits + 1, rows, 4)
+            with pytest.raises(CapacityError, match=f"can need {needed} blocks of .*, but the pool has 40"):
+                llm.submit([5] * 9, strategy, max_tokens=fits + 1)
         assert llm.stats().preemptions == 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -169,8 +170,9 @@ def priority(llm: LLM, strategy: Strategy) -> None:
 
 @option
 def cache_salt(llm: LLM, strategy: Strategy) -> None:
+    mark = str(list(STRATEGIES.values()).index(strategy)) * 4  # no block in common with another cell
     for salt, hit in (("a", False), ("a", True), ("b", False)):
-        result = llm.decode(str(strategy)[::-1] + PROMPT, strategy, max_tokens=2, cache_salt=salt)
+        result = llm.decode(mark + PROMPT, strategy, max_tokens=2, cache_salt=salt)
         assert (result.usage.cached_tokens > 0) == hit
 
 
@@ -248,6 +250,29 @@ def test_a_forced_prefix_that_nothing_allows_is_refused(llm: LLM) -> None:
         with pytest.raises(InvalidRequestError) as caught:
             plain(llm, Greedy(), forced_prefix="aa", **options)
         assert caught.value.field == "forced_prefix"
+
+
+def test_a_forced_prefix_ends_nothing_before_its_last_token(llm: LLM) -> None:
+    for strategy in STRATEGIES.values():
+        ends = plain(llm, strategy, forced_prefix=[65, EOS_ID], ignore_eos=False)
+        assert {(c.token_ids, c.finish_reason) for c in ends.candidates} == {((65, EOS_ID), "eos")}
+        through = plain(llm, strategy, forced_prefix=[65, EOS_ID, 66], max_tokens=3)
+        assert {c.token_ids for c in through.candidates} == {(65, EOS_ID, 66)}
+        for options in (
+            {"forced_prefix": [65, EOS_ID, 66], "ignore_eos": False},
+            {"forced_prefix": [65, 9, 66], "stop_token_ids": [9]},
+            {"forced_prefix": [65, EOS_ID], "ignore_eos": False, "min_tokens": 2},
+        ):
+            with pytest.raises(InvalidRequestError, match="ends a candidate there") as caught:
+                plain(llm, strategy, **options)
+            assert caught.value.field == "forced_prefix"
+
+
+def test_scores_are_finite_whatever_the_length_penalty(llm: LLM) -> None:
+    for penalty in (-100.0, -3.0, 0.0, 7.0, 100.0):
+        for width in (1, 3):
+            strategy = Beam(width=width, length_penalty=penalty)
+            assert all(math.isfinite(c.score) for c in plain(llm, strategy).candidates)
 
 
 def test_tokenizer_is_the_models(llm: LLM) -> None:

@@ -89,7 +89,7 @@ def test_deltas_add_up(
         "forced_prefix": forced + ((EOS_ID,) if eos and more else ()),
         "stop": stop,
         "include_stop": include,
-        "min_tokens": min(min_tokens, limit),
+        "min_tokens": min(min_tokens, limit, len(forced)),
         "max_tokens": limit,
     }
     heard = Heard(list(shared_llm.stream(PROMPT, DRAWING[name], **options)))

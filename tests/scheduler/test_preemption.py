@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from forkdecode.scheduler.events import GroupFinished
+from forkdecode.scheduler.events import GroupFailed, GroupFinished
 from forkdecode.types import Beam, BestOf, Greedy, Sample
 from tests.scheduler.engines import assert_idle, decode_alone, request, run, tokens, toy_engine
 
@@ -87,4 +87,29 @@ def test_swap_that_does_not_fit_the_host_becomes_recompute() -> None:
     assert event.usage.swapped_blocks == 0
     assert event.usage.recomputed_tokens > 0
     assert tokens(event.candidates) == ALONE["beam"]
+    assert_idle(engine)
+
+
+@pytest.mark.parametrize("later", [0, 1, 2])
+@pytest.mark.parametrize("at", range(2, 8))
+def test_a_step_that_fails_while_groups_are_swapped_loses_no_content(at: int, later: int) -> None:
+    """Whoever was on the way to the host or back ends with the step; the others' content is right."""
+    engine = toy_engine(preemption="swap", num_blocks=2000)
+    for what in REQUESTS:
+        engine.submit(what)
+    engine._runner.fail_at = {at + later}
+    last = {}
+    for step in range(1, 200):
+        if step == at:
+            for what in REQUESTS[::2]:
+                engine.scheduler.preempt(what.request_id)
+        last.update({event.request_id: event for event in engine.step()})
+        engine.scheduler.check()
+    assert len(last) == len(REQUESTS)
+    for name, event in last.items():
+        if isinstance(event, GroupFinished):
+            assert tokens(event.candidates) == ALONE[name]
+        else:
+            assert isinstance(event, GroupFailed)
+            assert "the toy was told to fail" in str(event.error)
     assert_idle(engine)
