@@ -34,16 +34,17 @@ class Hypothesis:
 
 @dataclass
 class Search:
-    """What a search came to. gap is relative to the larger of 1 and the scores it lies between."""
+    """What a search came to. gap: the smallest difference that decided anything, in units of what sums
+    of log-probabilities are uncertain in: the sums themselves, and not less than 1."""
 
     hypotheses: list[Hypothesis] = field(default_factory=list)
     gap: float = math.inf
     gap_at: str = "nothing"
     fewest_legal: float = math.inf
 
-    def decided(self, a: float, b: float, what: str) -> None:
-        """Notes a decision between two scores."""
-        gap = abs(a - b) / max(1.0, abs(a), abs(b))
+    def decided(self, a: float, b: float, what: str, unit: float = 1.0) -> None:
+        """Notes a decision between two scores. unit: what 1 in a sum is in them, after length penalties."""
+        gap = abs(a - b) / max(unit, abs(a), abs(b))
         if gap < self.gap:
             self.gap, self.gap_at = gap, what
 
@@ -72,12 +73,19 @@ class Rule:
         """total / generated ** length_penalty in float32."""
         return float(np.float32(total) / np.float32(generated**self.length_penalty))
 
+    def unit(self, *generated: int) -> float:
+        """The score that a sum of 1 has, at the length where it is largest."""
+        return max(g**-self.length_penalty for g in generated)
 
-def beam_search(rule: Rule, scores: Scores, ends: Callable[[Path], bool]) -> Search:
-    """ends: whether a path is complete with its last token; at max_tokens every path is."""
-    search = Search()
+
+def beam_search(
+    rule: Rule, scores: Scores, ends: Callable[[Path], bool], search: Search | None = None
+) -> Search:
+    """ends: whether a path is complete with its last token; at max_tokens every path is. search: an
+    empty one to fill, for callers whose `scores` may raise."""
+    search = Search() if search is None else search
+    pool = search.hypotheses
     live: list[tuple[Path, np.float32]] = [((), np.float32(0))]
-    pool: list[Hypothesis] = []
     for g in range(1, rule.max_tokens + 1):
         last = g == rule.max_tokens
         live = _step(rule, search, live, pool, scores, ends, last=last)
@@ -85,8 +93,7 @@ def beam_search(rule: Rule, scores: Scores, ends: Callable[[Path], bool]) -> Sea
         if last or not live or _over(rule, search, live[0][1], pool, g):
             break
     for better, worse in itertools.pairwise(pool):
-        search.decided(better.score, worse.score, "the order of two hypotheses")
-    search.hypotheses = pool
+        _compare(rule, search, better, worse, "the order of two hypotheses")
     return search
 
 
@@ -106,12 +113,13 @@ def _step(
     flat = table.reshape(-1)
     order = np.argsort(-flat, kind="stable")  # by score, then row, then token
     order = order[: int((flat > -np.inf).sum())]
+    ranked = flat[order]
     search.fewest_legal = min(search.fewest_legal, len(order))
     following: list[tuple[Path, np.float32]] = []
     for rank, at in enumerate(order.tolist()):
         path = (*live[at // vocab][0], at % vocab)
         if last or ends(path):
-            _note_end(search, flat[order], rank, rule.width)
+            _note_end(search, ranked, rank, rule.width)
             if rank < rule.width:
                 pool.append(Hypothesis(path, rule.score(flat[at], len(path))))
             elif last:
@@ -134,8 +142,12 @@ def _note_end(search: Search, ranked: F32, rank: int, width: int) -> None:
 def _keep_best(rule: Rule, search: Search, pool: list[Hypothesis]) -> None:
     pool.sort(key=lambda h: -h.score)
     if len(pool) > rule.pool:
-        search.decided(pool[rule.pool - 1].score, pool[rule.pool].score, "the last hypothesis kept")
+        _compare(rule, search, pool[rule.pool - 1], pool[rule.pool], "the last hypothesis kept")
     del pool[rule.pool :]
+
+
+def _compare(rule: Rule, search: Search, a: Hypothesis, b: Hypothesis, what: str) -> None:
+    search.decided(a.score, b.score, what, rule.unit(len(a.tokens), len(b.tokens)))
 
 
 def _over(rule: Rule, search: Search, best: np.float32, pool: list[Hypothesis], generated: int) -> bool:
@@ -144,6 +156,7 @@ def _over(rule: Rule, search: Search, best: np.float32, pool: list[Hypothesis], 
     if rule.early_stopping is True:
         return True
     hopeful = rule.early_stopping == "never" and rule.length_penalty > 0
-    possible = rule.score(best, rule.max_tokens if hopeful else generated)
-    search.decided(possible, pool[-1].score, "whether to stop")
+    length = rule.max_tokens if hopeful else generated
+    possible = rule.score(best, length)
+    search.decided(possible, pool[-1].score, "whether to stop", rule.unit(length, len(pool[-1].tokens)))
     return not possible > pool[-1].score

@@ -78,5 +78,6 @@ def everything(pair: Pair, case: Case) -> tuple[list[Hypothesis], Search]:
     found.sort(key=lambda h: -h.score)
     course = Search()
     for better, worse in itertools.pairwise(found):
-        course.decided(better.score, worse.score, "the order of two hypotheses")
+        unit = case.rule.unit(len(better.tokens), len(worse.tokens))
+        course.decided(better.score, worse.score, "the order of two hypotheses", unit)
     return found, course

@@ -28,10 +28,12 @@ from tests.oracle.generation import generate
 from tests.oracle.verdict import assert_same
 
 
-def random_llama(vocab: int, seed: int, spread: float, likely: Collection[int] = ()) -> PreTrainedModel:
+def random_llama(
+    vocab: int, seed: int, spread: float, likely: Collection[int] = (), boost: float = 3.0
+) -> PreTrainedModel:
     """One layer; pad_token_id None, for a pad id zeroes its embedding and makes logits tie.
 
-    likely: token ids whose logits stand 3 above the others. Where they end a candidate, hypotheses
+    likely: token ids whose logits stand `boost` above the others. Where they end a candidate, hypotheses
     finish early and often, which is what tells the stopping rules apart.
     """
     with torch.random.fork_rng():
@@ -44,7 +46,7 @@ def random_llama(vocab: int, seed: int, spread: float, likely: Collection[int] =
         )  # fmt: skip
         model = LlamaForCausalLM(config)
     bias = torch.zeros(vocab)
-    bias[sorted(likely)] = 3.0
+    bias[sorted(likely)] = boost
     model.lm_head.bias = torch.nn.Parameter(bias)
     return model.eval()
 
@@ -93,6 +95,7 @@ class Batch:
     seed: int
     spread: float
     likely: frozenset[int]
+    boost: float
     eos: frozenset[int]
     block_size: int
     cases: tuple[Case, ...]
@@ -108,6 +111,7 @@ def batches(draw: st.DrawFn, widths: st.SearchStrategy[int]) -> Batch:
         seed=draw(st.integers(0, 10_000)),
         spread=draw(st.sampled_from([0.3, 0.6, 1.0])),
         likely=likely,
+        boost=draw(st.sampled_from([3.0, 3.0, 8.0])),
         eos=eos,
         block_size=draw(st.sampled_from([1, 4, 16])),
         cases=tuple(draw(st.lists(cases(vocab, eos, likely, widths), min_size=8, max_size=8))),
@@ -115,7 +119,7 @@ def batches(draw: st.DrawFn, widths: st.SearchStrategy[int]) -> Batch:
 
 
 def check(batch: Batch) -> None:
-    model = random_llama(batch.vocab, batch.seed, batch.spread, batch.likely)
+    model = random_llama(batch.vocab, batch.seed, batch.spread, batch.likely, batch.boost)
     with paired(model, batch.eos, block_size=batch.block_size) as pair:
         for case, result in zip(batch.cases, pair.decode(batch.cases), strict=True):
             search = pair.reference(case)
