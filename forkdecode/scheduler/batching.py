@@ -90,7 +90,11 @@ class Batcher:
         group.costs.copies += len(extension.copies)
         self._counters.copies += len(extension.copies)
         group.last_step = builder.step
-        builder.decode(group, table, extension.slots, extension.copies)
+        try:
+            builder.decode(group, table, extension.slots, extension.copies)
+        except Exception as error:
+            builder.broken.append((group, error))
+            return False
         return True
 
     def _victim(self, group: SequenceGroup, builder: PlanBuilder) -> SequenceGroup | None:

@@ -42,6 +42,8 @@ class PlanBuilder:
     """Groups whose rows decode in this step, in the order of their selections."""
     touched: list[SequenceGroup] = field(default_factory=list)
     """Groups that compute anything in this step."""
+    broken: list[tuple[SequenceGroup, Exception]] = field(default_factory=list)
+    """Groups that could not say what they want of this step."""
     _decodes: list[DecodeRows] = field(default_factory=list)
     _selections: list[SelectionRequest] = field(default_factory=list)
     _segments: list[tuple[BlockTable, Span]] = field(default_factory=list)
@@ -59,9 +61,10 @@ class PlanBuilder:
     def decode(self, group: SequenceGroup, table: BlockTable, slots: I64, copies: BlockMoves) -> None:
         """All rows of `group` compute their last token, into `slots` [R, 1]."""
         rows = len(slots)
+        selection = group.selection_request(self.rows)  # may raise: before anything is planned
         self.moves.copies.append(copies)
         self._decodes.append(DecodeRows(self.rows, table.trunk, table.tails, table.length))
-        self._selections.append(group.selection_request(self.rows))
+        self._selections.append(selection)
         self._ids.append(group.last_token)
         self._positions.append(np.full(rows, table.length - 1, np.int64))
         self._slots.append(slots[:, 0])

@@ -119,6 +119,9 @@ class Scheduler:
         plan = builder.build()
         if plan is not None:
             self._moves = Moves()
+        # Only now: the plan may hold part of their prefill, and blocks freed here are not in it again.
+        for group, error in builder.broken:
+            self._failures.append(self._fail(group, _caused("internal error", error, group.request_id)))
         return plan
 
     def _unblock(self) -> None:
@@ -142,8 +145,9 @@ class Scheduler:
         builder, now = self._end_step(), self._clock()
         events = self.drain_failures()
         for group in builder.touched:
-            events += started(group)
-            self._count(group)
+            if group.request_id in self._groups:
+                events += started(group)
+                self._count(group)
         for group, result in zip(builder.groups, output.results, strict=True):
             try:
                 found, done = commit_selection(group, result, self.cache, now)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from forkdecode.errors import CancelledError, CapacityError, GroupFailedError, InvalidRequestError
@@ -260,3 +262,32 @@ def test_stats_count_tokens_as_they_come() -> None:
         engine.step()
         seen.append(engine.stats().generated_tokens)
     assert seen == [3, 6, 9, 12, 15]
+
+
+@pytest.mark.parametrize("at", [0, 1, 4])
+def test_a_policy_that_breaks_fails_its_group_alone(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    """In the middle of planning: what the others were given stands, and every block comes back."""
+    engine = toy_engine()
+    mates = [
+        request("a", [3, 4, 5], Greedy(), eos=[1], max_tokens=10),
+        request("b", [9] * 30, Beam(width=5), eos=[1, 2], max_tokens=8),
+    ]
+    broken = request("broken", [9] * 29, Beam(width=3), max_tokens=8)
+    for what in (mates[0], dataclasses.replace(broken, stream=True), mates[1]):
+        engine.submit(what)
+    policy = engine.scheduler._groups["broken"].policy
+    choose = policy.choose
+
+    def choose_or_break(rows):
+        if rows.generated == at:
+            raise ZeroDivisionError("a policy's bug")
+        return choose(rows)
+
+    monkeypatch.setattr(policy, "choose", choose_or_break)
+    last = run(engine)
+    error = last["broken"].error
+    assert isinstance(error, GroupFailedError)
+    assert "internal error: ZeroDivisionError: a policy's bug" in str(error)
+    for what in mates:
+        assert tokens(last[what.request_id].candidates) == tokens(decode_alone(what))
+    assert_idle(engine)
