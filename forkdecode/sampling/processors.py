@@ -3,8 +3,9 @@
 Order: logit bias, repetition penalty, presence and frequency penalty, no-repeat n-grams, bad words,
 min_tokens, allowed ids, forced prefix. Beams pass log-probabilities, draws pass logits. Where this
 differs from transformers on purpose: presence and frequency penalties (OpenAI's definition, over
-generated tokens) exist here only; a forced prefix overrules every mask; when nothing legal is left
-the row stays at -inf, where PrefixConstrainedLogitsProcessor would let the allowed ids in again.
+generated tokens) exist here only; a forced prefix overrules every mask; an EOS id given as a bad word
+is banned, where NoBadWordsLogitsProcessor ignores it; when nothing legal is left the row stays at
+-inf, where PrefixConstrainedLogitsProcessor would let the allowed ids in again.
 """
 
 from __future__ import annotations
