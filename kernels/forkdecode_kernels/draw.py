@@ -64,6 +64,8 @@ def filtered_draw(
     row's answer depends on that row alone, bit for bit, whatever `threads` is.
     """
     _check(logits, draws, uniform)
+    if logits.device.type == "cuda" and (draws.typical_p >= 1).all():
+        return gpu_draws(logits, draws, uniform, distribution=distribution)
     if logits.device.type != "cpu":
         return reference_draws(logits, draws, uniform, distribution=distribution)
     settings = cpu.Settings(draws.temperature, draws.top_k, draws.top_p, draws.min_p, draws.typical_p)
@@ -78,6 +80,29 @@ def filtered_draw(
     )
     dense = out.distribution if distribution else None
     return Draws(out.tokens, out.logprobs, out.logsumexp, out.status, dense)
+
+
+def gpu_draws(
+    logits: torch.Tensor, draws: DrawRows, uniform: NDArray[np.float64], *, distribution: bool = False
+) -> Draws:
+    """`filtered_draw` by the Triton kernels; typical sampling is not among their filters."""
+    from forkdecode_kernels.triton import filtered_draw as fast
+
+    drawn = fast.filtered_draw(
+        logits,
+        draws.rows,
+        np.repeat(np.arange(len(draws.rows)), np.diff(draws.child_offsets)),
+        fast.DrawSettings(draws.temperature, draws.top_k, draws.top_p, draws.min_p),
+        torch.from_numpy(uniform).to(logits.device),
+        distribution=distribution,
+    )
+    return Draws(
+        drawn.tokens.cpu().numpy(),
+        drawn.logprobs.cpu().numpy(),
+        drawn.logsumexp.cpu().numpy(),
+        drawn.status.cpu().numpy().astype(np.uint8),
+        None if drawn.distribution is None else drawn.distribution.cpu().numpy(),
+    )
 
 
 def reference_draws(

@@ -1,0 +1,156 @@
+"""Draws on the device: one program a row for its filters, one a child for its token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import triton
+from numpy.typing import NDArray
+
+from forkdecode_kernels.triton.draw_kernels import distribution_kernel, draw_kernel, filter_rows_kernel
+from forkdecode_kernels.triton.tiles import power_of_two
+
+CHUNK = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class DrawSettings:
+    """One value a row, [m] each."""
+
+    temperature: NDArray[np.float64]
+    top_k: NDArray[np.int64]
+    top_p: NDArray[np.float64]
+    min_p: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceDraws:
+    """tokens [N] int64 (-1 where the row failed), logprobs [N] float32, logsumexp [m] float64,
+    status [m] int32, distribution [m, V] float32 or None; all on the device."""
+
+    tokens: torch.Tensor
+    logprobs: torch.Tensor
+    logsumexp: torch.Tensor
+    status: torch.Tensor
+    distribution: torch.Tensor | None
+
+
+def filtered_draw(
+    logits: torch.Tensor,
+    rows: NDArray[np.int64],
+    source: NDArray[np.int64],
+    settings: DrawSettings,
+    uniform: torch.Tensor,
+    *,
+    distribution: bool = False,
+    chunk: int = CHUNK,
+) -> DeviceDraws:
+    """See forkdecode_kernels.draw. source [N]: which of `rows` each child continues; uniform [N]
+    float64 on the device, so that draws can follow philox.uniforms without a round trip.
+    """
+    logits = logits if logits.stride(1) == 1 else logits.contiguous()
+    device, m, children, vocab = logits.device, len(rows), len(source), logits.shape[1]
+    chunks = triton.cdiv(vocab, chunk)
+    sent = _upload(rows, source, settings, device)
+
+    def empty(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device=device)
+
+    best, scale = empty(m, dtype=torch.float32), empty(m, dtype=torch.float32)
+    key, ties = empty(m, dtype=torch.int32), empty(m, dtype=torch.int32)
+    log_norm = empty(m, dtype=torch.float64)
+    mass, ties_before = empty(m, chunks, dtype=torch.float64), empty(m, chunks, dtype=torch.int32)
+    logsumexp = torch.full((m,), torch.nan, dtype=torch.float64, device=device)
+    status = empty(m, dtype=torch.int32)
+    tokens = torch.full((children,), -1, dtype=torch.int64, device=device)
+    logprobs = torch.zeros(children, dtype=torch.float32, device=device)
+    shape = (vocab, logits.stride(0), chunks)
+    filter_rows_kernel[(m,)](
+        logits,
+        sent.rows,
+        sent.temperature,
+        sent.top_k,
+        sent.top_p,
+        sent.min_p,
+        best,
+        scale,
+        key,
+        ties,
+        log_norm,
+        logsumexp,
+        status,
+        mass,
+        ties_before,
+        *shape,
+        CHUNK=chunk,
+        num_warps=8,
+    )
+    if children:
+        draw_kernel[(children,)](
+            logits,
+            sent.rows,
+            sent.source,
+            uniform,
+            sent.min_p,
+            sent.temperature,
+            best,
+            scale,
+            key,
+            ties,
+            log_norm,
+            status,
+            mass,
+            ties_before,
+            tokens,
+            logprobs,
+            *shape,
+            CHUNK=chunk,
+            CHUNKS=power_of_two(chunks),
+            num_warps=8,
+        )
+    dense = None
+    if distribution:
+        dense = torch.full((m, vocab), torch.nan, dtype=torch.float32, device=device)
+        distribution_kernel[(m, chunks)](
+            logits,
+            sent.rows,
+            sent.min_p,
+            sent.temperature,
+            best,
+            scale,
+            key,
+            ties,
+            log_norm,
+            status,
+            ties_before,
+            dense,
+            *shape,
+            CHUNK=chunk,
+            num_warps=8,
+        )
+    return DeviceDraws(tokens, logprobs, torch.where(status == 2, -torch.inf, logsumexp), status, dense)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    rows: torch.Tensor
+    source: torch.Tensor
+    top_k: torch.Tensor
+    temperature: torch.Tensor
+    top_p: torch.Tensor
+    min_p: torch.Tensor
+
+
+def _upload(
+    rows: NDArray[np.int64], source: NDArray[np.int64], settings: DrawSettings, device: torch.device
+) -> _Sent:
+    """One copy to the device."""
+    whole = [a.astype(np.int64) for a in (rows, source, settings.top_k)]
+    real = [
+        a.astype(np.float64).view(np.int64) for a in (settings.temperature, settings.top_p, settings.min_p)
+    ]
+    sent = torch.from_numpy(np.concatenate([*whole, *real])).to(device)
+    parts = torch.split(sent, [len(a) for a in (*whole, *real)])
+    return _Sent(*parts[:3], *(part.view(torch.float64) for part in parts[3:]))
