@@ -150,6 +150,14 @@ def test_wide_beams_equal_generate(batch: Batch) -> None:
     check(batch)
 
 
+def test_a_beam_goes_on_below_three_ends_a_row() -> None:
+    """The 3 W best candidates all end, and the W behind them win in the end: length pays."""
+    ends = frozenset({1, 2, 3})
+    beam = Beam(width=3, length_penalty=6.0, early_stopping="never")
+    asked = tuple(Case((t,), beam, Options(max_tokens=6), ends) for t in range(4, 12))
+    check(Batch(30, 1, 0.3, ends, 8.0, ends, 4, asked))
+
+
 def test_the_models_tell_the_stopping_rules_apart() -> None:
     """Else the comparisons above would prove nothing about them."""
     likely = {1, 2}
