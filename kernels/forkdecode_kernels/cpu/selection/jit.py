@@ -55,7 +55,7 @@ def _compile(function: F, extra: dict[str, Any]) -> F:
     except RuntimeError:  # no folder to cache in, e.g. a read-only installation
         return _without_cache(function, options)
     # numba takes cached code as fresh while the function's own file is unchanged, and would miss
-    # changes in the helpers compiled into it, which live in other files of this folder.
+    # changes in the helpers compiled into it, which live in other files beside and below `cpu`.
     index: Any = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
     if not hasattr(index, "_source_stamp"):
         return _without_cache(function, options)
@@ -71,6 +71,6 @@ def _without_cache(function: F, options: dict[str, Any]) -> F:
 @cache
 def _sources() -> str:
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    for path in sorted(Path(__file__).parent.parent.rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()

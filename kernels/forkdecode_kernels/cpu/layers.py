@@ -1,0 +1,209 @@
+"""The steps between a layer's matrix products, each one compiled pass; rows never see each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from forkdecode_kernels.cpu.half import Stored, narrow, stored, widen
+from forkdecode_kernels.cpu.selection.jit import entry, fused, inlined, reduction
+from forkdecode_kernels.cpu.selection.parallel import for_each_block
+from forkdecode_kernels.cpu.selection.rows import exponential
+
+F32 = NDArray[np.float32]
+I64 = NDArray[np.int64]
+_NONE = np.empty(0, np.float32)
+THREAD_ELEMENTS = 150_000
+"""Elements worth a thread of their own: waking one takes tens of microseconds."""
+_ROWS = 32
+
+
+def add_rms_norm(
+    hidden: torch.Tensor,
+    delta: torch.Tensor | None,
+    weight: torch.Tensor,
+    eps: float,
+    delta_weight: torch.Tensor | None,
+) -> torch.Tensor:
+    """See forkdecode_kernels.norm."""
+    out = torch.empty_like(hidden)
+    x, y = stored(hidden), stored(out)
+    # Without a delta one of no rows stands for it: another type would compile the kernel again.
+    d = x[:0] if delta is None else stored(delta)
+    w, dw = weight.numpy(), _NONE if delta_weight is None else delta_weight.numpy()
+
+    def work(first: int, last: int) -> None:
+        _add_norm(x, d, w, dw, np.float32(eps), y, first, last)
+
+    _run(len(x), x.size, work)
+    return out
+
+
+def gated(gate_up: torch.Tensor, activation: str) -> torch.Tensor:
+    """See forkdecode_kernels.gated."""
+    out = gate_up.new_empty(len(gate_up), gate_up.shape[1] // 2)
+    x, y = stored(gate_up), stored(out)
+    run = _silu_rows if activation == "silu" else _gelu_rows
+
+    def work(first: int, last: int) -> None:
+        run(x, y, first, last)
+
+    _run(len(x), x.size, work)
+    return out
+
+
+def split_rotate_write(
+    qkv: torch.Tensor,
+    kv: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    slots: torch.Tensor,
+    query_weight: torch.Tensor | None,
+    key_weight: torch.Tensor | None,
+    eps: float,
+) -> torch.Tensor:
+    """See forkdecode_kernels.rotary."""
+    dim = kv.shape[4]
+    query = qkv.new_empty(qkv.shape[1] // dim - 2 * kv.shape[1], len(qkv), dim)
+    x, cache, y = stored(qkv), stored(kv.flatten(2, 3)), stored(query)
+    c, s, places = cos.numpy(), sin.numpy(), slots.numpy()
+    qw = _NONE if query_weight is None else query_weight.numpy()
+    kw = _NONE if key_weight is None else key_weight.numpy()
+
+    def work(first: int, last: int) -> None:
+        _split_rows(x, cache, c, s, places, qw, kw, np.float32(eps), y, first, last)
+
+    _run(len(x), x.size, work)
+    return query
+
+
+def _run(rows: int, elements: int, work: Callable[[int, int], None]) -> None:
+    threads = min(torch.get_num_threads(), elements // THREAD_ELEMENTS)
+    if threads > 1:
+        for_each_block(rows, _ROWS, threads, lambda: work)
+    else:
+        work(0, rows)
+
+
+@reduction
+def _scale_of(row: F32, eps: np.float32) -> np.float32:
+    """1 / rms of one row."""
+    total = np.float32(0.0)
+    for i in range(row.shape[0]):
+        total += row[i] * row[i]
+    return np.float32(np.float32(1.0) / np.sqrt(total / np.float32(row.shape[0]) + eps))
+
+
+@entry
+def _add_norm(
+    hidden: Stored,
+    delta: Stored,
+    weight: F32,
+    delta_weight: F32,
+    eps: np.float32,
+    out: Stored,
+    first: int,
+    last: int,
+) -> None:
+    width = hidden.shape[1]
+    row, change = np.empty(width, np.float32), np.empty(width, np.float32)
+    for t in range(first, last):
+        if delta.shape[0] > 0:
+            for i in range(width):
+                change[i] = widen(delta[t, i])
+            if delta_weight.shape[0] > 0:
+                scale = _scale_of(change, eps)
+                for i in range(width):
+                    change[i] = change[i] * scale * delta_weight[i]
+            for i in range(width):
+                hidden[t, i] = narrow(widen(hidden[t, i]) + change[i], hidden[t, i])
+        for i in range(width):
+            row[i] = widen(hidden[t, i])
+        scale = _scale_of(row, eps)
+        for i in range(width):
+            out[t, i] = narrow(row[i] * scale * weight[i], out[t, i])
+
+
+@fused
+def _silu(x: np.float32) -> np.float32:
+    """x * sigmoid(x); of the exponential only its falling half is taken."""
+    e = exponential(-abs(x))
+    top = np.float32(1.0) if x >= np.float32(0.0) else e
+    return np.float32(x * top / (np.float32(1.0) + e))
+
+
+@fused
+def _gelu(x: np.float32) -> np.float32:
+    """0.5 x (1 + tanh(y)), y = sqrt(2 / pi) (x + 0.044715 x^3): the same as x * sigmoid(2 y)."""
+    y = np.float32(1.5957691216057308) * (x + np.float32(0.044715) * x * x * x)
+    e = exponential(-abs(y))
+    top = np.float32(1.0) if y >= np.float32(0.0) else e
+    return np.float32(x * top / (np.float32(1.0) + e))
+
+
+@entry
+def _silu_rows(gate_up: Stored, out: Stored, first: int, last: int) -> None:
+    width = out.shape[1]
+    for t in range(first, last):
+        for i in range(width):
+            up = widen(gate_up[t, width + i])
+            out[t, i] = narrow(_silu(widen(gate_up[t, i])) * up, out[t, i])
+
+
+@entry
+def _gelu_rows(gate_up: Stored, out: Stored, first: int, last: int) -> None:
+    width = out.shape[1]
+    for t in range(first, last):
+        for i in range(width):
+            up = widen(gate_up[t, width + i])
+            out[t, i] = narrow(_gelu(widen(gate_up[t, i])) * up, out[t, i])
+
+
+@inlined
+def _turn(qkv: Stored, t: int, at: int, weight: F32, eps: np.float32, cos: F32, sin: F32, head: F32) -> None:
+    """head [2, D]: in 0 one head of token t, normalised where it has a weight; in 1 the same, turned."""
+    dim, half = head.shape[1], cos.shape[1]
+    for i in range(dim):
+        head[0, i] = widen(qkv[t, at + i])
+    if weight.shape[0] > 0:
+        scale = _scale_of(head[0], eps)
+        for i in range(dim):
+            head[0, i] = head[0, i] * scale * weight[i]
+    for i in range(half):
+        head[1, i] = head[0, i] * cos[t, i] - head[0, i + half] * sin[t, i]
+        head[1, i + half] = head[0, i + half] * cos[t, i] + head[0, i] * sin[t, i]
+    for i in range(2 * half, dim):
+        head[1, i] = head[0, i]
+
+
+@entry
+def _split_rows(
+    qkv: Stored,
+    kv: Stored,
+    cos: F32,
+    sin: F32,
+    slots: I64,
+    query_weight: F32,
+    key_weight: F32,
+    eps: np.float32,
+    query: Stored,
+    first: int,
+    last: int,
+) -> None:
+    heads, kv_heads, dim = query.shape[0], kv.shape[1], kv.shape[3]
+    head = np.empty((2, dim), np.float32)
+    for t in range(first, last):
+        for h in range(heads):
+            _turn(qkv, t, h * dim, query_weight, eps, cos, sin, head)
+            for i in range(dim):
+                query[h, t, i] = narrow(head[1, i], query[h, t, i])
+        for k in range(kv_heads if t < slots.shape[0] else 0):
+            slot, at = slots[t], (heads + k) * dim
+            _turn(qkv, t, at, key_weight, eps, cos, sin, head)
+            for i in range(dim):
+                kv[0, k, slot, i] = narrow(head[1, i], kv[0, k, slot, i])
+            for i in range(dim):
+                kv[1, k, slot, i] = qkv[t, at + kv_heads * dim + i]
