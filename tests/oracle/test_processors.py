@@ -39,7 +39,7 @@ OURS: dict[str, st.SearchStrategy[Any]] = {
     "presence_penalty": st.sampled_from([-1.0, 0.8]),
     "frequency_penalty": st.sampled_from([-0.5, 0.4]),
     "allowed_token_ids": st.lists(TOKENS, min_size=1, max_size=6),
-    "forced_prefix": st.lists(TOKENS, min_size=1, max_size=4),
+    "forced_prefix": st.lists(TOKENS.filter(lambda t: t not in EOS), min_size=1, max_size=4),
     "ignore_eos": st.just(True),
 }
 
@@ -52,7 +52,7 @@ def cases(draw: st.DrawFn, options: dict[str, st.SearchStrategy[Any]]) -> Case:
     if "forced_prefix" in given_options:
         allowed = given_options.pop("allowed_token_ids", None)
         if allowed is not None:
-            given_options["forced_prefix"] = allowed[:4]
+            given_options["forced_prefix"] = [t for t in allowed if t not in EOS][:4]
             given_options["allowed_token_ids"] = allowed
         forced = set(given_options["forced_prefix"])
         words = given_options.get("bad_words", [])

@@ -73,6 +73,7 @@ def cases(draw: st.DrawFn) -> Stops:
     letters = st.text("abcé", min_size=1, max_size=5)
     most = draw(st.integers(1, 10))
     stop_ids = draw(st.lists(TOKENS, max_size=3, unique=True))
+    lasting = TOKENS.filter(lambda t: t != EOS and t not in stop_ids)
     options = Options(
         max_tokens=most,
         min_tokens=draw(st.sampled_from([0, 0, 0, most // 2, most])),
@@ -80,7 +81,7 @@ def cases(draw: st.DrawFn) -> Stops:
         stop_token_ids=tuple(stop_ids),
         include_stop=draw(st.booleans()),
         ignore_eos=draw(st.booleans()),
-        forced_prefix=tuple(draw(st.lists(TOKENS, max_size=min(3, most)))) if draw(st.booleans()) else (),
+        forced_prefix=tuple(draw(st.lists(lasting, max_size=min(3, most)))) if draw(st.booleans()) else (),
     )
     if draw(st.booleans()):
         allowed = draw(st.lists(TOKENS, min_size=2, max_size=10))
