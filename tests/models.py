@@ -76,12 +76,21 @@ FAMILIES: dict[str, Callable[[], PretrainedConfig]] = {
 }
 
 
-def tiny_model(family: str, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """A fresh model of the family, equal for equal seeds, with transformers' own eager attention."""
+def tiny_model(
+    family: str,
+    *,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    config: PretrainedConfig | None = None,
+) -> PreTrainedModel:
+    """A fresh model of the family, equal for equal seeds, with transformers' own eager attention.
+
+    config: the family's, changed.
+    """
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model: PreTrainedModel = AutoModelForCausalLM.from_config(
-            FAMILIES[family](), attn_implementation="eager"
+            config or FAMILIES[family](), attn_implementation="eager"
         )
         with torch.no_grad():
             for name, parameter in model.named_parameters():

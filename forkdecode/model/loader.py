@@ -17,7 +17,7 @@ from forkdecode.model.default_model import SMOLLM2, ensure
 from forkdecode.model.info import DTYPE_BYTES, ModelInfo
 from forkdecode.model.probe import probe
 from forkdecode.model.support import check_config, check_positions
-from forkdecode.model.weights import Opened, open_gguf, open_pretrained, quiet
+from forkdecode.model.weights import Opened, convert, open_gguf, open_pretrained, quiet
 
 DType: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
 _NATIVE_BF16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
@@ -63,7 +63,7 @@ def adopt(
     check_config(model.config)
     own = str(model.dtype).removeprefix("torch.")
     chosen = resolve_dtype(own if dtype == "auto" else dtype)
-    model.to(getattr(torch, chosen))
+    convert(model, model.device, getattr(torch, chosen))
     name = str(getattr(model.config, "name_or_path", "")) or type(model).__name__
     where = str(next(model.parameters()).device) if device == "auto" else device
     return _ready(name, model, tokenizer, chosen, where, None)

@@ -6,6 +6,7 @@ import dataclasses
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import numpy as np
 import torch
@@ -17,7 +18,9 @@ from forkdecode.model.experts import install_experts
 from forkdecode.model.head import LogitsHead
 from forkdecode.model.info import ModelInfo
 from forkdecode.model.kv_cache import KvCache
+from forkdecode.model.lean import LeanDecoder
 from forkdecode.model.packing import pack_linears
+from forkdecode.model.weights import convert
 from forkdecode.sampling.select import select
 from forkdecode.step import I64, SelectionRequest, SelectionResult, StepOutput, StepPlan
 from forkdecode_kernels.attention_work import make_work
@@ -30,8 +33,9 @@ each row the same bits whatever the others are, and vectorised loops end on a wh
 class Runner:
     """Executes step plans. Owns the model and the KV cache's memory; one thread calls it at a time.
 
-    The model is prepared in place: attention goes to forkdecode's, and on a CPU the linear layers'
-    weights are repacked. threads: torch's thread count for the whole process; None leaves it.
+    The model is prepared in place, and belongs to the runner from then on: on a CPU its weights are
+    repacked. threads: torch's thread count for the whole process; None leaves it. decoder: "auto"
+    takes LeanDecoder for the models that it knows, "generic" transformers' own modules for all.
     """
 
     def __init__(
@@ -44,17 +48,16 @@ class Runner:
         dtype: torch.dtype,
         device: torch.device | str,
         threads: int | None = None,
+        decoder: Literal["auto", "generic"] = "auto",
     ) -> None:
         self.device = torch.device(device)
         if threads is not None:
             torch.set_num_threads(threads)
-        install()
-        torch.nn.Module.to(model, self.device, dtype)
+        convert(model, self.device, dtype)
         torch.nn.Module.train(model, False)
-        model.set_attn_implementation(ATTENTION_NAME)
+        lean = LeanDecoder.of(model, dtype) if decoder == "auto" and self.device.type == "cpu" else None
+        self._decoder: LeanDecoder | GenericDecoder = lean or GenericDecoder(model)
         pack_linears(model)
-        install_experts(model)
-        self._base = model.base_model
         self._head = LogitsHead(model, info.vocab_size)
         self._windows = info.windows
         self.cache = KvCache(info, block_size, num_blocks, num_host_slots, dtype, self.device)
@@ -85,13 +88,8 @@ class Runner:
         )
         slots = torch.from_numpy(plan.slots).to(self.device)
         step = StepAttention(self.cache, work, slots, self._windows)
-        output: ModelOutput = self._base(
-            input_ids=torch.from_numpy(tokens)[None].to(self.device),
-            position_ids=torch.from_numpy(_pad(plan.positions))[None].to(self.device),
-            use_cache=False,
-            **{STEP_ARGUMENT: step},
-        )
-        return output
+        positions = torch.from_numpy(_pad(plan.positions)).to(self.device)
+        return self._decoder(torch.from_numpy(tokens).to(self.device), positions, step)
 
     def _select(
         self, plan: StepPlan, output: ModelOutput, timings: dict[str, float]
@@ -107,6 +105,23 @@ class Runner:
             with _timed(timings, "select"):
                 results.extend(select(logits, _shifted(requests, start)))
         return tuple(results)
+
+
+class GenericDecoder:
+    """Any model, by its own modules; attention and expert layers are forkdecode's."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        install()
+        model.set_attn_implementation(ATTENTION_NAME)
+        install_experts(model)
+        self._base = model.base_model
+
+    def __call__(self, tokens: torch.Tensor, positions: torch.Tensor, step: StepAttention) -> ModelOutput:
+        """tokens, positions [T] int64 -> the decoder's output, last_hidden_state [1, T, hidden]."""
+        output: ModelOutput = self._base(
+            input_ids=tokens[None], position_ids=positions[None], use_cache=False, **{STEP_ARGUMENT: step}
+        )
+        return output
 
 
 def _pad(values: I64) -> I64:

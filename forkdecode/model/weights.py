@@ -50,3 +50,15 @@ def open_gguf(path: Path, dtype: str) -> Opened:
     where["quantization_config"] = GgufConfig(dequantize=True)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype), **where)
     return model, tokenizer
+
+
+def convert(model: PreTrainedModel, device: torch.device, dtype: torch.dtype) -> None:
+    """Moves the model to `device` and its parameters to `dtype`, in place.
+
+    Buffers keep their dtype: rotary frequencies rounded to bfloat16 turn by whole radians too much
+    or too little at position 1,000, and transformers loads them in float32 whatever the model's dtype.
+    """
+    torch.nn.Module.to(model, device)
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            parameter.data = parameter.data.to(dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import torch
@@ -43,8 +44,15 @@ def model_info(model: PreTrainedModel) -> ModelInfo:
     )  # fmt: skip
 
 
-def make_runner(model: PreTrainedModel, *, block_size: int = 4, num_blocks: int = 600) -> Runner:
-    return Runner(model, model_info(model), block_size, num_blocks, 64, model.dtype, "cpu")
+def make_runner(
+    model: PreTrainedModel,
+    *,
+    block_size: int = 4,
+    num_blocks: int = 600,
+    decoder: Literal["auto", "generic"] = "auto",
+) -> Runner:
+    info = model_info(model)
+    return Runner(model, info, block_size, num_blocks, 64, model.dtype, "cpu", decoder=decoder)
 
 
 @dataclass
@@ -130,8 +138,15 @@ class StepBuilder:
 class Driver:
     """A runner, its block pool, and groups made by hand."""
 
-    def __init__(self, model: PreTrainedModel, *, block_size: int = 4, num_blocks: int = 600) -> None:
-        self.runner = make_runner(model, block_size=block_size, num_blocks=num_blocks)
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        block_size: int = 4,
+        num_blocks: int = 600,
+        decoder: Literal["auto", "generic"] = "auto",
+    ) -> None:
+        self.runner = make_runner(model, block_size=block_size, num_blocks=num_blocks, decoder=decoder)
         self.pool = BlockPool(num_blocks, block_size)
         self.vocab = model.config.vocab_size
 
