@@ -155,10 +155,8 @@ def logprobs(llm: LLM, strategy: Strategy) -> None:
     without = plain(llm, strategy)
     for k in (0, 3, 1024):
         result = plain(llm, strategy, logprobs=k)
-        assert [c[:4] for c in outcome(result)] == [c[:4] for c in outcome(without)]
-        for candidate, plainly in zip(result.candidates, without.candidates, strict=True):
-            # Another kernel adds them up: equal but for the last bits.
-            assert candidate.cumulative_logprob == pytest.approx(plainly.cumulative_logprob, abs=1e-5)
+        assert outcome(result) == outcome(without)
+        for candidate in result.candidates:
             assert candidate.logprobs is not None
             assert tuple(t.token_id for t in candidate.logprobs) == candidate.token_ids
             assert {len(t.top) for t in candidate.logprobs} == {min(k, len(VOCAB))}

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from forkdecode_kernels.cpu.selection.jit import entry, fused, kernel, reduction
+from forkdecode_kernels.cpu.selection.jit import entry, fused, kernel
 
 TILE = 64
 """Tokens that share a maximum."""
@@ -121,60 +121,65 @@ def exponential(z: np.float32) -> np.float32:
     return np.float32(p * power)
 
 
-@reduction
+@kernel
+def _fold(buffer: F32) -> np.float32:
+    """The sum of CHUNK values, which are overwritten: the upper half onto the lower, again and again.
+
+    Additions side by side vectorise in strict arithmetic, and always in this order. A loop that the
+    compiler may reorder adds up differently where it is inlined differently.
+    """
+    half = CHUNK // 2
+    while half > 0:
+        for i in range(half):
+            buffer[i] += buffer[half + i]
+        half //= 2
+    return buffer[0]
+
+
+@kernel
 def sum_exponentials(row: F32, maximum: np.float32) -> np.float64:
     """sum(exp(row - maximum)): float32 inside a chunk, float64 across."""
+    buffer = np.empty(CHUNK, np.float32)
     total = np.float64(0.0)
     for start in range(0, row.shape[0], CHUNK):
-        total += np.float64(_sum_chunk(row[start : start + CHUNK], maximum))
+        values = row[start : start + CHUNK]
+        for i in range(values.shape[0]):
+            buffer[i] = exponential(values[i] - maximum)
+        buffer[values.shape[0] :] = np.float32(0.0)
+        total += np.float64(_fold(buffer))
     return total
 
 
-@reduction
-def _sum_chunk(values: F32, maximum: np.float32) -> np.float32:
-    total = np.float32(0.0)
-    for i in range(values.shape[0]):
-        total += exponential(values[i] - maximum)
-    return total
-
-
-@reduction
+@kernel
 def exponentials(
     row: F32, maximum: np.float32, scale: np.float32, out: F32, sums: NDArray[np.float64]
 ) -> np.float64:
     """exp((row - maximum) * scale) -> out [V], its sum over each chunk -> sums; returns the whole sum."""
+    buffer = np.empty(CHUNK, np.float32)
     total = np.float64(0.0)
     for c in range(sums.shape[0]):
-        chunk = slice(c * CHUNK, (c + 1) * CHUNK)
-        sums[c] = np.float64(_exponentials_chunk(row[chunk], maximum, scale, out[chunk]))
+        values, exps = row[c * CHUNK : (c + 1) * CHUNK], out[c * CHUNK : (c + 1) * CHUNK]
+        for i in range(values.shape[0]):
+            e = exponential((values[i] - maximum) * scale)
+            exps[i] = e
+            buffer[i] = e
+        buffer[values.shape[0] :] = np.float32(0.0)
+        sums[c] = np.float64(_fold(buffer))
         total += sums[c]
     return total
 
 
-@reduction
-def _exponentials_chunk(values: F32, maximum: np.float32, scale: np.float32, out: F32) -> np.float32:
-    total = np.float32(0.0)
-    for i in range(values.shape[0]):
-        e = exponential((values[i] - maximum) * scale)
-        out[i] = e
-        total += e
-    return total
-
-
-@reduction
+@kernel
 def sum_below(weights: F32, bound: np.float32) -> np.float64:
     """The sum of the weights [V] below a bound."""
+    buffer = np.empty(CHUNK, np.float32)
     total = np.float64(0.0)
     for start in range(0, weights.shape[0], CHUNK):
-        total += np.float64(_sum_chunk_below(weights[start : start + CHUNK], bound))
-    return total
-
-
-@reduction
-def _sum_chunk_below(weights: F32, bound: np.float32) -> np.float32:
-    total = np.float32(0.0)
-    for i in range(weights.shape[0]):
-        total += weights[i] if weights[i] < bound else np.float32(0.0)
+        values = weights[start : start + CHUNK]
+        for i in range(values.shape[0]):
+            buffer[i] = values[i] if values[i] < bound else np.float32(0.0)
+        buffer[values.shape[0] :] = np.float32(0.0)
+        total += np.float64(_fold(buffer))
     return total
 
 
