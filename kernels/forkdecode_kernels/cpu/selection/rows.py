@@ -133,7 +133,7 @@ def _fold(buffer: F32) -> np.float32:
         for i in range(half):
             buffer[i] += buffer[half + i]
         half //= 2
-    return buffer[0]
+    return np.float32(buffer[0])
 
 
 @kernel
