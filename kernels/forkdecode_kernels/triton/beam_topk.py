@@ -28,6 +28,7 @@ TILE = 4096
 BOUND_CHUNK = 16384
 BOUND_BITS = 20
 """The bound is found to this many leading bits, downwards: 2^-11 of it, for fewer passes."""
+COLLECT_WARPS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +162,7 @@ def _collected(
         tiles,
         room,
         TILE=tile,
+        num_warps=COLLECT_WARPS,
     )
     return found, lists
 

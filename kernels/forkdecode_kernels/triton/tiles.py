@@ -37,6 +37,9 @@ _LARGE = {
     (256, 4): Tile(32, 16, 8, 2),
 }
 
+# A head dim that is no power of two has masks, which take registers.
+_LARGE_MASKED = {(128, 2): Tile(64, 32, 4, 3)}
+
 # AMD's matrix units keep the accumulators in vector registers.
 _LARGE_AMD = {
     (128, 2): Tile(64, 64, 4, 2),
@@ -60,7 +63,11 @@ def padded_dim(head_dim: int) -> int:
 def attention_tiles(head_dim: int, element_bytes: int, group: int, *, amd: bool = False) -> tuple[Tile, Tile]:
     """The small and the large tile. group: query heads of a kv head; all of them share a tile."""
     key = (padded_dim(head_dim), element_bytes)
-    large = _LARGE_AMD.get(key, _LARGE[key]) if amd else _LARGE[key]
+    large = _LARGE[key]
+    if head_dim & (head_dim - 1):
+        large = _LARGE_MASKED.get(key, large)
+    if amd:
+        large = _LARGE_AMD.get(key, large)
     return _at_least(_SMALL[key], group), _at_least(large, group)
 
 

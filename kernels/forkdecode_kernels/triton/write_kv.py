@@ -37,13 +37,13 @@ def write_kv_kernel(
         lane = tl.arange(0, PADDED_DIM)
         mask = (head < NUM_HEADS)[:, None] & (lane < HEAD_DIM)[None, :]
         wide = head.to(tl.int64)[:, None]
-        token = token.to(tl.int64)
-        key = tl.load(key_ptr + token * stride_kt + wide * stride_kh + lane[None, :], mask=mask)
-        value = tl.load(value_ptr + token * stride_vt + wide * stride_vh + lane[None, :], mask=mask)
-        at = slot // BLOCK_SIZE * stride_block + slot % BLOCK_SIZE * stride_slot
-        at = cache_ptr + at + wide * stride_head + lane[None, :]
-        tl.store(at, key, mask=mask)
-        tl.store(at + stride_half, value, mask=mask)
+        at = token.to(tl.int64)
+        key = tl.load(key_ptr + at * stride_kt + wide * stride_kh + lane[None, :], mask=mask)
+        value = tl.load(value_ptr + at * stride_vt + wide * stride_vh + lane[None, :], mask=mask)
+        place = slot // BLOCK_SIZE * stride_block + slot % BLOCK_SIZE * stride_slot
+        write = cache_ptr + place + wide * stride_head + lane[None, :]
+        tl.store(write, key, mask=mask)
+        tl.store(write + stride_half, value, mask=mask)
 
 
 def write_kv(kv: torch.Tensor, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:

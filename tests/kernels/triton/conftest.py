@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-UNINTERPRETED_FILES = {"test_interpreted.py", "test_compiled.py"}
+UNINTERPRETED_FILES = {"test_interpreted.py", "test_compiled.py", "test_rehearsal.py"}
 
 collect_ignore = [
     path.name

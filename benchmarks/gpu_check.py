@@ -1,0 +1,307 @@
+"""Correctness, then speed, of every GPU kernel: to be run where there is a GPU, in under five minutes.
+
+    python benchmarks/gpu_check.py [--json gpu_check.json] [--rehearse]
+
+Compares each kernel with its reference, then times it against ceilings measured on the same GPU (a copy
+for bandwidth, a matrix product for compute). --rehearse runs the whole script with small shapes in
+Triton's interpreter: it shows that the script works, its times say nothing. Needs no network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+REHEARSE = "--rehearse" in sys.argv
+if REHEARSE:
+    os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "kernels")]
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+import triton  # noqa: E402
+from torch.nn.functional import scaled_dot_product_attention  # noqa: E402
+
+from benchmarks.gpu_cases import FULL, REHEARSAL, Model, Workload  # noqa: E402
+from forkdecode.kv.bytes_moved import bytes_moved  # noqa: E402
+from forkdecode.kv.forest_items import ItemShape  # noqa: E402
+from forkdecode.kv.forest_plan import ForestPlan, ForestPlanner  # noqa: E402
+from forkdecode.step import DecodeRows  # noqa: E402
+from forkdecode_kernels.draw import DrawRows, gpu_draws, reference_draws  # noqa: E402
+from forkdecode_kernels.node_list import NodeList, check_nodes, node_list  # noqa: E402
+from forkdecode_kernels.reference import node_attention as node_reference  # noqa: E402
+from forkdecode_kernels.reference import paged_decode as paged_reference  # noqa: E402
+from forkdecode_kernels.topk import RowGroups, gpu_groups, reference_group  # noqa: E402
+from forkdecode_kernels.triton.copy_blocks import copy_blocks  # noqa: E402
+from forkdecode_kernels.triton.node_attention import node_attention  # noqa: E402
+from forkdecode_kernels.triton.paged_decode import paged_decode  # noqa: E402
+from forkdecode_kernels.triton.tiles import tile_queries  # noqa: E402
+from forkdecode_kernels.triton.write_kv import write_kv  # noqa: E402
+
+DEVICE = torch.device("cpu" if REHEARSE else "cuda")
+DTYPE = torch.bfloat16
+MODEL = Model(4, 2, 64) if REHEARSE else Model()
+
+
+def timed(work: Callable[[], object], repeats: int = 20) -> float:
+    """Median seconds, after warm-up. On a GPU by events, with the L2 cache swept in between."""
+    if REHEARSE:
+        begin = time.perf_counter()
+        work()
+        return time.perf_counter() - begin
+    sweep = torch.empty(256 << 20, dtype=torch.int8, device=DEVICE)
+    times = []
+    for i in range(repeats + 3):
+        sweep.zero_()
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        work()
+        end.record()
+        end.synchronize()
+        if i >= 3:
+            times.append(begin.elapsed_time(end) / 1000)
+    return sorted(times)[len(times) // 2]
+
+
+def ceilings() -> dict[str, float]:
+    """Bytes a second of a copy (read and write counted) and bf16 FLOP a second of a matrix product."""
+    size = 1 << (16 if REHEARSE else 30)
+    source = torch.zeros(size, dtype=torch.int8, device=DEVICE)
+    target = torch.empty_like(source)
+    n = 64 if REHEARSE else 8192
+    a = torch.randn(n, n, device=DEVICE, dtype=DTYPE)
+    return {
+        "bandwidth": 2 * size / timed(lambda: target.copy_(source)),
+        "flops": 2 * n**3 / timed(lambda: a @ a),
+    }
+
+
+def table(decodes: list[DecodeRows]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Dense block tables [R, n] and lengths [R], as per-row paged attention reads them."""
+    rows = [np.concatenate([d.trunk, tail]) for d in decodes for tail in d.tails]
+    dense = np.zeros((len(rows), max(map(len, rows))), np.int32)
+    for i, row in enumerate(rows):
+        dense[i, : len(row)] = row
+    lengths = np.concatenate([np.full(d.rows, d.context_len, np.int32) for d in decodes])
+    return torch.from_numpy(dense).to(DEVICE), torch.from_numpy(lengths).to(DEVICE)
+
+
+def planned(decodes: list[DecodeRows]) -> tuple[ForestPlan, NodeList, float]:
+    """The plan, its node list on the device, and the seconds that a fresh plan takes."""
+    group = MODEL.heads // MODEL.kv_heads
+    processors = 4 if REHEARSE else torch.cuda.get_device_properties(0).multi_processor_count
+    amd = torch.version.hip is not None
+    tiles = tile_queries(MODEL.dim, DTYPE.itemsize, group, amd=amd)
+    shape = ItemShape(MODEL.block_size, tiles, group, MODEL.kv_heads, processors)
+    tokens = sum(d.rows for d in decodes)
+    times = []
+    for _ in range(7):
+        begin = time.perf_counter()
+        plan = ForestPlanner(shape).plan([], decodes, tokens)
+        times.append(time.perf_counter() - begin)
+    return plan, node_list(plan, DEVICE), sorted(times)[3]
+
+
+def attention(work: Workload, limits: dict[str, float]) -> dict[str, Any]:
+    """One workload as forest, per-row paged, and torch SDPA on gathered keys and values."""
+    rng = np.random.default_rng(0)
+    decodes, num_blocks = work.decodes(MODEL.block_size, rng)
+    rows = work.groups * work.rows
+    query = torch.randn(MODEL.heads, rows, MODEL.dim, device=DEVICE).to(DTYPE)
+    kv = torch.randn(2, MODEL.kv_heads, num_blocks, MODEL.block_size, MODEL.dim, device=DEVICE, dtype=DTYPE)
+    plan, nodes, plan_seconds = planned(decodes)
+    check_nodes(plan, num_blocks, rows, MODEL.block_size)
+    tables, lengths = table(decodes)
+    options: dict[str, Any] = {"scale": MODEL.dim**-0.5, "window": None, "softcap": None, "sinks": None}
+    splits = 1 if rows * MODEL.kv_heads >= 256 else 8
+
+    def forest() -> torch.Tensor:
+        return node_attention(query, kv, nodes, **options)
+
+    def paged() -> torch.Tensor:
+        return paged_decode(query, kv, tables, lengths, splits=splits, **options)
+
+    some = torch.arange(0, rows, max(1, rows // 16), device=DEVICE)
+    exact = paged_reference.paged_decode(query[:, some], kv, tables[some], lengths[some], **options).float()
+    errors = {
+        "forest_error": float((forest()[some].float() - exact).abs().max()),
+        "paged_error": float((paged()[some].float() - exact).abs().max()),
+    }
+    if REHEARSE:
+        spec = node_reference.node_attention(query, kv, nodes, **options).float()
+        errors["reference_error"] = float((forest().float() - spec).abs().max())
+    moved = bytes_moved(
+        plan,
+        num_heads=MODEL.heads,
+        num_kv_heads=MODEL.kv_heads,
+        head_dim=MODEL.dim,
+        element_bytes=DTYPE.itemsize,
+    )
+    flops = 4 * MODEL.heads * MODEL.dim * plan.row_tokens
+    bound = max(moved.forest / limits["bandwidth"], flops / limits["flops"])
+    seconds = {"forest": timed(forest), "paged": timed(paged), "sdpa": sdpa(query, kv, tables, lengths)}
+    return {
+        "workload": work.name,
+        "rows": rows,
+        **errors,
+        **{f"{name}_us": 1e6 * value for name, value in seconds.items()},
+        "plan_us": 1e6 * plan_seconds,
+        "bytes_gain": moved.gain,
+        "speedup_over_paged": seconds["paged"] / seconds["forest"],
+        "share_of_ceiling": bound / seconds["forest"],
+        "bound_by": "bandwidth" if bound > flops / limits["flops"] else "compute",
+        "ok": max(errors.values()) < 0.02,
+    }
+
+
+def sdpa(query: torch.Tensor, kv: torch.Tensor, tables: torch.Tensor, lengths: torch.Tensor) -> float:
+    """torch's attention on gathered keys and values; the gather is not timed. In chunks of memory."""
+    row_bytes = 2 * tables.shape[1] * MODEL.block_size * MODEL.kv_heads * MODEL.dim * DTYPE.itemsize
+    chunk = max(1, (8 << 30) // row_bytes)
+    total = 0.0
+    for first in range(0, len(tables), chunk):
+        own = tables[first : first + chunk].long()
+        keys, values = kv[:, :, own].flatten(3, 4).transpose(1, 2)
+        at = torch.arange(keys.shape[2], device=DEVICE)
+        mask = (at < lengths[first : first + chunk, None])[:, None, None]
+        q = query[:, first : first + chunk].transpose(0, 1)[:, :, None]
+        total += timed(partial(scaled_dot_product_attention, q, keys, values, mask, enable_gqa=True), 5)
+    return total
+
+
+def selection(limits: dict[str, float]) -> dict[str, Any]:
+    """Beam top-k against logsumexp and topk of torch, and against one read of the logits."""
+    rows, vocab, k = (4, 9000, 8) if REHEARSE else (512, 151_936, 1024)
+    logits = torch.randn(rows, vocab, device=DEVICE).to(DTYPE) * 3
+    base = np.zeros(rows, np.float32)
+    groups = RowGroups(np.array([0]), np.array([rows]), np.array([k]))
+    ours = gpu_groups(logits, groups, base, False)[0]
+    few = slice(0, min(rows, 8))
+    part = RowGroups(np.array([0]), np.array([few.stop]), np.array([8]))
+    a, b = (
+        gpu_groups(logits[few], part, base[few], False)[0],
+        reference_group(logits[few], base[few], 8, False),
+    )
+
+    def plain() -> torch.Tensor:
+        scores = logits - torch.logsumexp(logits.float(), -1, keepdim=True)
+        return scores.flatten().topk(k).values
+
+    seconds = timed(lambda: gpu_groups(logits, groups, base, False))
+    one_read = logits.numel() * logits.element_size() / limits["bandwidth"]
+    return {
+        "shape": [rows, vocab, k],
+        "us": 1e6 * seconds,
+        "torch_us": 1e6 * timed(plain, 5),
+        "times_one_read": seconds / one_read,
+        "ok": bool(len(ours.tokens) == k and np.abs(a.scores - b.scores).max() < 1e-5),
+    }
+
+
+def draws() -> dict[str, Any]:
+    """Draws with every filter against full sorts in float64. A draw may differ where u falls within
+    float32 rounding of two tokens' edge."""
+    rows, vocab = (2, 300) if REHEARSE else (512, 151_936)
+    logits = torch.randn(rows, vocab, device=DEVICE).to(DTYPE) * 3
+    uniform = np.random.default_rng(0).random(rows)
+    few = min(rows, 32)
+    ours = gpu_draws(logits, draw_settings(few), uniform[:few]).tokens
+    spec = reference_draws(logits, draw_settings(few), uniform[:few]).tokens
+    different = int((ours != spec).sum())
+    return {
+        "shape": [rows, vocab],
+        "us": 1e6 * timed(lambda: gpu_draws(logits, draw_settings(rows), uniform)),
+        "different": different,
+        "ok": different <= 1,
+    }
+
+
+def draw_settings(rows: int) -> DrawRows:
+    """One child a row, all filters on."""
+    ones = np.ones(rows)
+    top_k = np.full(rows, 50, np.int64)
+    offsets = np.arange(rows + 1)
+    return DrawRows(np.arange(rows), offsets, 0.8 * ones, top_k, 0.95 * ones, 0.01 * ones, ones)
+
+
+def block_moves(limits: dict[str, float]) -> dict[str, Any]:
+    """A step's copies at the size of an 8B model (32 layers, 188 blocks), and one token a row written."""
+    layers, pairs_n, blocks = (2, 3, 10) if REHEARSE else (32, 188, 600)
+    shape = (layers, 2, MODEL.kv_heads, blocks, MODEL.block_size, MODEL.dim)
+    pool = torch.zeros(shape, dtype=DTYPE, device=DEVICE)
+    pool.normal_()
+    pairs = torch.from_numpy(np.random.default_rng(0).permutation(blocks)[: 2 * pairs_n].reshape(-1, 2))
+    expected = pool.clone()
+    expected[:, :, :, pairs[:, 1]] = pool[:, :, :, pairs[:, 0]]
+    device_pairs = pairs.to(DEVICE)
+    count = torch.full((1,), pairs_n, dtype=torch.int32, device=DEVICE)
+    copy_blocks(pool, pool, device_pairs, count)
+    ok = torch.equal(pool, expected)
+    del expected
+    rows = 8 if REHEARSE else 512
+    key = torch.randn(MODEL.kv_heads, rows, MODEL.dim, device=DEVICE).to(DTYPE)
+    slots = torch.randperm(blocks * MODEL.block_size)[:rows].to(DEVICE)
+    write_kv(pool[0], key, key, slots)
+    ok &= torch.equal(pool[0, 1].flatten(1, 2)[:, slots], key)
+    seconds = timed(lambda: copy_blocks(pool, pool, device_pairs, count))
+    moved = 2 * pairs_n * pool[:, :, :, 0].numel() * DTYPE.itemsize
+    return {
+        "copy_us": 1e6 * seconds,
+        "copy_share_of_bandwidth": moved / seconds / limits["bandwidth"],
+        "write_us": 1e6 * timed(lambda: write_kv(pool[0], key, key, slots)),
+        "ok": bool(ok),
+    }
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--json", type=Path, default=Path("gpu_check.json"))
+    parser.add_argument("--rehearse", action="store_true", help="small shapes in the interpreter")
+    args = parser.parse_args()
+    torch.manual_seed(0)
+    limits = ceilings()
+    result = {
+        "rehearsal": args.rehearse,
+        "device": "interpreter" if REHEARSE else torch.cuda.get_device_name(),
+        "versions": {"torch": torch.__version__, "triton": triton.__version__},
+        "ceilings": limits,
+        "attention": [attention(w, limits) for w in (REHEARSAL if REHEARSE else FULL)],
+        "selection": selection(limits),
+        "draws": draws(),
+        "block_moves": block_moves(limits),
+    }
+    args.json.write_text(json.dumps(result, indent=1) + "\n")
+    print(summary(result))
+    checks = [*result["attention"], *(result[name] for name in ("selection", "draws", "block_moves"))]
+    return int(not all(c["ok"] for c in checks))
+
+
+def summary(result: dict[str, Any]) -> str:
+    """The table."""
+    versions = result["versions"]
+    lines = [f"{result['device']}, torch {versions['torch']}, triton {versions['triton']}"]
+    lines.append("| workload | forest us | paged us | SDPA us | of the ceiling | ok |")
+    lines.append("|---|---|---|---|---|---|")
+    lines += [
+        f"| {a['workload']} | {a['forest_us']:.0f} | {a['paged_us']:.0f} | {a['sdpa_us']:.0f} "
+        f"| {a['share_of_ceiling']:.0%} ({a['bound_by']}) | {a['ok']} |"
+        for a in result["attention"]
+    ]
+    s, m = result["selection"], result["block_moves"]
+    lines.append(f"selection {s['us']:.0f} us = {s['times_one_read']:.1f} reads of the logits, ok {s['ok']}")
+    d = result["draws"]
+    lines.append(f"draws {d['us']:.0f} us, ok {d['ok']}")
+    lines.append(f"copies {m['copy_us']:.0f} us, {m['copy_share_of_bandwidth']:.0%} of a copy, ok {m['ok']}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
