@@ -82,7 +82,7 @@ def paired(
 def hypotheses(result: DecodeResult | GroupFailedError) -> list[Hypothesis]:
     """The engine's answer; none where no continuation was legal. Greedy search is scored as a beam."""
     if isinstance(result, GroupFailedError):
-        assert "no legal token" in str(result)
+        assert "no legal token" in str(result), result
         return []
     if isinstance(result.strategy, Greedy):
         best = result.candidates[0]
