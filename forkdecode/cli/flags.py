@@ -59,6 +59,7 @@ ENGINE_FLAGS: Flags = {
     "dtype": (str, "auto, float32 or bfloat16."),
     "device": (str, "auto or a device of torch."),
     "threads": (int, "Threads of the engine's matrix products."),
+    "max_positions": (int, "Serve fewer positions than the model has."),
     "kv_memory": (str, "Memory for KV blocks: 2GiB, or 25% of what is free."),
     "num_blocks": (int, "KV blocks, instead of --kv-memory."),
     "block_size": (int, "Tokens a block: a power of two, 1 to 128."),

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from forkdecode.config import DEFAULT_MODEL
 from forkdecode.engine.sizing import Capacity
 from forkdecode.llm.handle import AsyncHandle
-from forkdecode.llm.requests import Prepared, Session, is_batch
+from forkdecode.llm.requests import ModelChoice, Prepared, Session, is_batch
 from forkdecode.model.info import ModelInfo
 from forkdecode.scheduler.stats import EngineStats
 from forkdecode.types import Event, Options, Prompt, Strategy
@@ -31,9 +31,11 @@ class AsyncLLM:
         dtype: str = "auto",
         device: str = "auto",
         threads: int | None = None,
+        max_positions: int | None = None,
         **config: Any,
     ) -> None:
-        self._session = Session(model, tokenizer, dtype, device, threads, config)
+        choice = ModelChoice(model, tokenizer, dtype, device, threads, max_positions)
+        self._session = Session(choice, config)
 
     @classmethod
     async def create(

@@ -33,16 +33,26 @@ class Prepared:
     assembler: Assembler
 
 
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """Which model a caller wants and how; not checked yet."""
+
+    model: Any
+    tokenizer: Any
+    dtype: str
+    device: str
+    threads: int | None
+    max_positions: int | None
+
+
 class Session:
     """An engine with the means to feed it. Everything here may be called from any thread."""
 
-    def __init__(
-        self, model: Any, tokenizer: Any, dtype: str, device: str, threads: int | None, config: dict[str, Any]
-    ) -> None:
-        settings = make_config(config)
+    def __init__(self, choice: ModelChoice, config: dict[str, Any]) -> None:
+        settings, threads = make_config(config), choice.threads
         if threads is not None:
             threads = check_int("threads", threads, 1, MAX_THREADS)
-        loaded = open_model(model, tokenizer, dtype, device)
+        loaded = open_model(choice)
         self._resolver = Resolver(loaded.tokenizer, loaded.info)
         self.engine: RunningEngine = start_engine(loaded, settings, threads)
         # Random, so that no id that a caller may choose is taken already.
@@ -116,17 +126,20 @@ class Session:
         return prepared
 
 
-def open_model(model: Any, tokenizer: Any, dtype: str, device: str) -> LoadedModel:
+def open_model(choice: ModelChoice) -> LoadedModel:
     """The model that a caller names or hands over. Raises ModelLoadError, InvalidRequestError."""
-    for name, value in (("dtype", dtype), ("device", device)):
+    model, tokenizer, limit = choice.model, choice.tokenizer, choice.max_positions
+    for name, value in (("dtype", choice.dtype), ("device", choice.device)):
         check_unicode(name, value)
+    if limit is not None:
+        limit = check_int("max_positions", limit, 1)
     if tokenizer is not None and not (hasattr(tokenizer, "encode") and hasattr(tokenizer, "get_vocab")):
         raise invalid("tokenizer", f"{shown(tokenizer)} is none", "a tokenizer of transformers, or None")
     if isinstance(model, PreTrainedModel):
-        return adopt(model, tokenizer, dtype, device)
+        return adopt(model, tokenizer, choice.dtype, choice.device, max_positions=limit)
     if not isinstance(model, (str, os.PathLike)) or not os.fspath(model):
         raise invalid("model", f"{shown(model)} is no model", "a name, a folder or a transformers model")
-    loaded = load(os.fspath(model), dtype, device)
+    loaded = load(os.fspath(model), choice.dtype, choice.device, max_positions=limit)
     return loaded if tokenizer is None else dataclasses.replace(loaded, tokenizer=tokenizer)
 
 

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from forkdecode.config import DEFAULT_MODEL
 from forkdecode.engine.sizing import Capacity
 from forkdecode.llm.handle import EventStream, Handle
-from forkdecode.llm.requests import Prepared, Session, is_batch
+from forkdecode.llm.requests import ModelChoice, Prepared, Session, is_batch
 from forkdecode.model.info import ModelInfo
 from forkdecode.scheduler.stats import EngineStats
 from forkdecode.types import DecodeResult, Options, Prompt, Strategy
@@ -23,7 +23,8 @@ class LLM:
 
     model: the default model's name, a folder, a .gguf file, a hub id, or a transformers model (with
     its tokenizer). dtype: "auto", "float32", "bfloat16", "float16". threads: torch's threads, the
-    usable cores by default. Other keywords are EngineConfig's: block_size, kv_memory, ...
+    usable cores by default. max_positions: serve fewer positions than the model has; rope types
+    "dynamic" and "longrope" need it. Other keywords are EngineConfig's: block_size, kv_memory, ...
 
     Raises ModelLoadError for a model that can't be had or served, CapacityError when the KV cache
     does not fit, InvalidRequestError for a wrong setting.
@@ -37,9 +38,11 @@ class LLM:
         dtype: str = "auto",
         device: str = "auto",
         threads: int | None = None,
+        max_positions: int | None = None,
         **config: Any,
     ) -> None:
-        self._session = Session(model, tokenizer, dtype, device, threads, config)
+        choice = ModelChoice(model, tokenizer, dtype, device, threads, max_positions)
+        self._session = Session(choice, config)
 
     @property
     def info(self) -> ModelInfo:

@@ -56,7 +56,12 @@ def load(
 
 
 def adopt(
-    model: PreTrainedModel, tokenizer: Any | None = None, dtype: str = "auto", device: str = "auto"
+    model: PreTrainedModel,
+    tokenizer: Any | None = None,
+    dtype: str = "auto",
+    device: str = "auto",
+    *,
+    max_positions: int | None = None,
 ) -> LoadedModel:
     """Take a model that is in memory already; it is changed in place. dtype "auto" is its own, and
     device "auto" where it is. Raises ModelLoadError for what can't be served."""
@@ -66,7 +71,7 @@ def adopt(
     convert(model, model.device, getattr(torch, chosen))
     name = str(getattr(model.config, "name_or_path", "")) or type(model).__name__
     where = str(next(model.parameters()).device) if device == "auto" else device
-    return _ready(name, model, tokenizer, chosen, where, None)
+    return _ready(name, model, tokenizer, chosen, where, max_positions)
 
 
 def _ready(

@@ -190,6 +190,7 @@ def test_nothing_legal_is_left(llm: LLM) -> None:
         ({"threads": 0}, InvalidRequestError), ({"threads": True}, InvalidRequestError),
         ({"threads": "2"}, InvalidRequestError), ({"threads": 10**9}, InvalidRequestError),
         ({"block_size": 3}, InvalidRequestError), ({"block_size": None}, InvalidRequestError),
+        ({"max_positions": 0}, InvalidRequestError), ({"max_positions": 513}, ModelLoadError),
         ({"blocks": 3}, InvalidRequestError), ({"num_blocks": 0}, InvalidRequestError),
         ({"num_blocks": 2**31 - 2}, CapacityError),
         ({"num_blocks": None, "kv_memory": "900TiB"}, CapacityError),
@@ -204,6 +205,13 @@ def test_settings(settings: dict[str, Any], kind: type[Exception]) -> None:
     field = list(settings)[-1]
     arguments = {"tokenizer": TOKENIZER, "num_blocks": 64, "threads": 1, **settings}
     refused(lambda: LLM(tiny_llama(), **arguments), field, kind)
+
+
+def test_fewer_positions_than_the_model_has() -> None:
+    with opened(max_positions=20) as llm:
+        assert llm.info.max_positions == 20
+        refused(lambda: llm.decode([1] * 10, max_tokens=11), "max_tokens")
+        assert len(llm.decode([1] * 10, max_tokens=10, ignore_eos=True).candidates[0].token_ids) == 10
 
 
 @pytest.mark.parametrize("model", [None, 5, "", b"x", torch.nn.Linear(2, 2)], ids=lambda v: type(v).__name__)
