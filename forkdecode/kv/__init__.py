@@ -2,7 +2,10 @@
 
 from forkdecode.kv.block_pool import BlockAccountingError, BlockPool, Holder, OutOfBlocksError
 from forkdecode.kv.block_table import BlockTable, Extension
+from forkdecode.kv.bytes_moved import BytesMoved, bytes_moved
 from forkdecode.kv.forest import Sharing, sharing
+from forkdecode.kv.forest_items import ItemShape
+from forkdecode.kv.forest_plan import ForestPlan, ForestPlanner
 from forkdecode.kv.held_row import HeldRow
 from forkdecode.kv.prefix_cache import PrefixCache
 from forkdecode.kv.swap import HostPool
@@ -12,13 +15,18 @@ __all__ = [
     "BlockAccountingError",
     "BlockPool",
     "BlockTable",
+    "BytesMoved",
     "Extension",
+    "ForestPlan",
+    "ForestPlanner",
     "HeldRow",
     "Holder",
     "HostPool",
+    "ItemShape",
     "OutOfBlocksError",
     "PrefixCache",
     "Sharing",
     "TableImage",
+    "bytes_moved",
     "sharing",
 ]

@@ -83,10 +83,11 @@ def cut_items(nodes: GroupNodes, contexts: I64, shape: ItemShape) -> Items:
     """Every node, by queries into tiles and by tokens into splits; tiles of one split lie side by side,
     so that the second finds the blocks in the cache."""
     small, whole = shape.tile_queries
-    large = nodes.count > small if shape.split_tokens is None else np.ones(len(nodes.count), np.bool_)
+    first, count, block, begin, cap, group = nodes.table[:6]
+    large = count > small if shape.split_tokens is None else np.ones(len(count), np.bool_)
     width = np.where(large, whole, small)
-    tiles = -(-nodes.count // width)
-    begin, end = nodes.begin, np.minimum(nodes.end, contexts[nodes.group])
+    tiles = -(-count // width)
+    end = np.minimum(cap, contexts[group])
     if shape.split_tokens is None:
         # As many tokens an item as leave two for each processor.
         even = int((tiles * (end - begin)).sum()) * shape.num_kv_heads / (2 * shape.processors)
@@ -98,22 +99,22 @@ def cut_items(nodes: GroupNodes, contexts: I64, shape: ItemShape) -> Items:
     splits = -(-(end - origin) // step)
     per_node = tiles * splits
     node = np.repeat(np.arange(len(tiles)), per_node)
-    index = np.arange(len(node)) - np.repeat(np.cumsum(per_node) - per_node, per_node)
-    split, tile = np.divmod(index, tiles[node])
-    start = np.maximum(origin[node] + split * step, begin[node])
-    last = split == splits[node] - 1
-    offset = tile * width[node]
+    index = np.arange(len(node)) - (np.cumsum(per_node) - per_node).take(node)
+    split, tile = np.divmod(index, tiles.take(node))
+    node_begin, node_width, after = begin.take(node), width.take(node), origin.take(node) + split * step
+    start = np.maximum(after, node_begin)
+    offset = tile * node_width
     return Items(
-        nodes.first[node] + offset,
-        np.minimum(width[node], nodes.count[node] - offset),
-        nodes.block[node] + (start - begin[node]) // shape.block_size,
+        first.take(node) + offset,
+        np.minimum(node_width, count.take(node) - offset),
+        block.take(node) + (start - node_begin) // shape.block_size,
         start,
-        np.where(last, nodes.end[node], origin[node] + (split + 1) * step),
-        nodes.group[node],
-        large[node],
-        nodes.begin,
-        nodes.end,
-        nodes.group,
+        np.where(split == splits.take(node) - 1, cap.take(node), after + step),
+        group.take(node),
+        large.take(node),
+        begin,
+        cap,
+        group,
     )
 
 

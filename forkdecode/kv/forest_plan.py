@@ -83,6 +83,8 @@ class ForestPlanner:
         """The node list of a step. num_tokens: T, padding included; what no row covers gets zeros."""
         if self._last is not None and self._last[0].same_structure(segments, decodes, num_tokens):
             return self._grown(tuple(decodes))
+        if not segments and not decodes:
+            return _nothing(num_tokens)
         groups = [*(_as_rows(s, self._shape.block_size) for s in segments), *decodes]
         counts = np.array([s.token_count for s in segments] + [1] * len(decodes), np.int64)
         rows = np.array([len(g.tails) for g in groups], np.int64)
@@ -101,7 +103,7 @@ class ForestPlanner:
         tokens = items.node_tokens(contexts)
         plan = ForestPlan(
             *listed.split(items.lengths(contexts)),
-            np.concatenate(blocks) if blocks else np.empty(0, np.int32),
+            np.concatenate(blocks),
             queries,
             positions,
             listed.merged,
@@ -150,6 +152,14 @@ class ForestPlanner:
         return plan
 
 
+def _nothing(num_tokens: int) -> ForestPlan:
+    """Padding alone: zeros for every token."""
+    none, tokens = np.empty(0, np.int32), np.arange(num_tokens, dtype=np.int32)
+    items = np.empty((0, 8), np.int32)
+    offsets = np.zeros(num_tokens + 1, np.int32)
+    return ForestPlan(items, items, none, none, np.zeros_like(tokens), tokens, offsets, none, 0, False, 0, 0)
+
+
 def _as_rows(segment: QuerySegment, block_size: int) -> DecodeRows:
     """A segment as a group of one row; what lies before its first query can be shared."""
     end = segment.position + segment.token_count
@@ -178,5 +188,5 @@ def _queries(
             own = starts[g] + np.arange(counts[g])
             positions[own] = contexts[g] - counts[g] + np.arange(counts[g])
         parts.append(own)
-    flat = np.concatenate(parts).astype(np.int32) if parts else np.empty(0, np.int32)
+    flat = np.concatenate(parts).astype(np.int32)
     return flat, positions

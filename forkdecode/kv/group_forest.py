@@ -32,50 +32,51 @@ class GroupForest:
         ones = np.ones(rows, np.int64)
         inner, shared = internal_nodes(shared, ones, shape.block_size, shape.group)
         leaves = leaf_nodes(shared, ones * columns)
-        nodes = Nodes(*(np.concatenate([getattr(inner, n), getattr(leaves, n)]) for n in Nodes.__slots__))
-        whole = (nodes.first == 0) & (nodes.last == rows) & (nodes.begin == 0)
-        common = int(nodes.end[whole].max(initial=0))
-        nodes = Nodes(*(getattr(nodes, n)[~whole] for n in Nodes.__slots__))
+        table = np.concatenate([inner.table, leaves.table], 1)
+        whole = (table[0] == 0) & (table[1] == rows) & (table[2] == 0)
+        common = int(table[3].max(initial=0, where=whole))
+        nodes = Nodes(table.compress(~whole, 1))
         return GroupForest(order, nodes, order[nodes.first], common)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupNodes:
-    """All nodes of a step, those that begin earlier first.
-
-    first, count [n]: range of the query list. block [n]: first entry of the flat block list. begin,
-    end [n]: tokens, from the sequence's start; the context may end before `end`. group [n]: one of
-    the groups that read it; groups_first, groups_last [n]: these groups, in the order of `order`.
+    """All nodes of a step, those that begin earlier first. table [8, n]: first and number of entries
+    in the query list; first entry in the flat block list; begin and end in tokens from the sequence's
+    start (the context may end before); one of the groups that read it; these groups, first and last
+    (not included) in the order of `order`.
     """
 
-    first: I64
-    count: I64
-    block: I64
-    begin: I64
-    end: I64
-    group: I64
-    groups_first: I64
-    groups_last: I64
+    table: I64
     order: I64
     block_size: int
+
+    @property
+    def begin(self) -> I64:
+        row: I64 = self.table[3]
+        return row
+
+    @property
+    def end(self) -> I64:
+        row: I64 = self.table[4]
+        return row
+
+    @property
+    def group(self) -> I64:
+        row: I64 = self.table[5]
+        return row
 
     def seen_from(self, first_seen: I64) -> GroupNodes:
         """Without the blocks that no query of a node sees. first_seen [groups]: a position each."""
         by_order = first_seen[self.order]
-        earliest = np.minimum.reduceat(
-            np.append(by_order, np.iinfo(np.int64).max),
-            np.stack([self.groups_first, self.groups_last], 1).ravel(),
-        )[::2]
+        earliest = np.minimum.reduceat(np.append(by_order, np.iinfo(np.int64).max), self.table[6:].T.ravel())[
+            ::2
+        ]
         begin = np.maximum(self.begin, earliest // self.block_size * self.block_size)
-        kept = begin < self.end
-        block = self.block + (begin - self.begin) // self.block_size
-        moved = replace(self, begin=begin, block=block)
-        return moved.chosen(kept)
-
-    def chosen(self, which: I64 | np.ndarray) -> GroupNodes:
-        """Some of the nodes, or all in another order."""
-        names = ("first", "count", "block", "begin", "end", "group", "groups_first", "groups_last")
-        return replace(self, **{name: getattr(self, name)[which] for name in names})
+        table = self.table.copy()
+        table[2] += (begin - self.begin) // self.block_size
+        table[3] = begin
+        return replace(self, table=table.compress(begin < self.end, 1))
 
 
 def trunk_forest(trunks: Sequence[I32], shape: ItemShape) -> tuple[I64, I64]:
@@ -125,44 +126,24 @@ def group_nodes(
     rank = np.empty(len(groups), np.int64)
     rank[order] = np.arange(len(groups))
 
-    first = np.concatenate([inner.first, leaves.first])
-    last = np.concatenate([inner.last, leaves.last])
-    begin = np.concatenate([inner.begin, leaves.begin])
-    end = np.concatenate([inner.end, leaves.end])
+    first, last, begin, end = np.concatenate([inner.table, leaves.table], 1)
     owner = order[first]
     upper = (at[first], at[last] - at[first], flat[owner] + begin, begin, end, owner, first, last)
 
-    sizes_below = [len(f.source) for f in forests]
-    below = np.repeat(np.arange(len(groups)), sizes_below)
-    tree = [f.nodes for f in forests]
-    first, last, begin, end = (
-        np.concatenate([getattr(t, n) for t in tree]) if tree else np.empty(0, np.int64)
-        for n in Nodes.__slots__
-    )
-    source = np.concatenate([f.source for f in forests]) if forests else np.empty(0, np.int64)
+    below = np.repeat(np.arange(len(groups)), [len(f.source) for f in forests])
+    first, last, begin, end = np.concatenate([f.nodes.table for f in forests], 1)
+    source = np.concatenate([f.source for f in forests])
+    behind = trunk[below]
     lower = (
         of_query[below] + first,
         last - first,
-        flat[below] + trunk[below] + source * columns[below] + begin,
-        trunk[below] + begin,
-        trunk[below] + end,
+        flat[below] + behind + source * columns[below] + begin,
+        behind + begin,
+        behind + end,
         below,
         rank[below],
         rank[below] + 1,
     )
-    first_query, count, block, begin, end, group, groups_first, groups_last = (
-        np.concatenate(pair) for pair in zip(upper, lower, strict=True)
-    )
-    nodes = GroupNodes(
-        first_query,
-        count,
-        block,
-        begin * shape.block_size,
-        end * shape.block_size,
-        group,
-        groups_first,
-        groups_last,
-        order,
-        shape.block_size,
-    )
-    return nodes.chosen(np.argsort(nodes.begin, kind="stable"))
+    table = np.concatenate([np.stack(upper), np.stack(lower)], 1)
+    table[3:5] *= shape.block_size
+    return GroupNodes(table.take(np.argsort(table[3], kind="stable"), 1), order, shape.block_size)

@@ -10,18 +10,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from forkdecode.step import I32, I64
 
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """Node i: rows first[i] .. last[i] (not included) of the order share columns begin[i] .. end[i]."""
+    """table [4, n]: rows first .. last (not included) of the order share columns begin .. end."""
 
-    first: I64
-    last: I64
-    begin: I64
-    end: I64
+    table: I64
+
+    @property
+    def first(self) -> I64:
+        row: I64 = self.table[0]
+        return row
 
 
 def sorted_rows(table: I32) -> tuple[I64, I64]:
@@ -57,7 +60,7 @@ def leaf_nodes(shared: I64, ends: I64) -> Nodes:
     """What each row has for itself, up to column ends [n]; rows with nothing of their own are left out."""
     begin = np.maximum(np.maximum(shared[:-1], shared[1:]), 0)
     kept = np.flatnonzero(begin < ends)
-    return Nodes(kept, kept + 1, begin[kept], ends[kept])
+    return Nodes(np.stack([kept, kept + 1, begin.take(kept), ends.take(kept)]))
 
 
 def internal_nodes(
@@ -74,34 +77,28 @@ def internal_nodes(
     while True:
         inner = np.flatnonzero(shared > 0)
         if not len(inner):
-            return Nodes(inner, inner, inner, inner), shared
-        before, after = _smaller_neighbours(shared)
-        first, last, end = before.take(inner), after.take(inner), shared.take(inner)
+            return Nodes(np.empty((4, 0), np.int64)), shared
+        first, last, new = _smaller_neighbours(shared, inner)
+        end = shared.take(inner)
         begin = np.maximum(np.maximum(shared.take(first), shared.take(last)), 0)
         n = total.take(last) - total.take(first)
         short = (end - begin) * tokens_a_column * (n - 1) < 2 * group * n
         if not fold or not short.any():
-            break
+            return Nodes(np.stack([first, last, begin, end]).compress(new, 1)), shared
         shared = shared.copy()
         shared[inner[short]] = begin[short]
-    # Boundaries of one node name it several times.
-    _, kept = np.unique(first * len(shared) + last, return_index=True)
-    return Nodes(first[kept], last[kept], begin[kept], end[kept]), shared
 
 
-def _smaller_neighbours(shared: I64) -> tuple[I64, I64]:
-    """For each boundary the nearest ones before and after it with a shorter common prefix.
-
-    Both at once, by pointer jumping: all boundaries between one and its pointer are no shorter.
-    """
-    n = len(shared)
-    value = np.concatenate([shared, shared])
-    bar = value.copy()
-    bar[[0, n - 1, n, 2 * n - 1]] = n + int(shared.max())  # both ends stand
-    jump = np.concatenate([np.arange(-1, n - 1), np.arange(n + 1, 2 * n + 1)])
-    jump[0], jump[-1] = 0, 2 * n - 1
-    while True:
-        open_ = value.take(jump) >= bar
-        if not open_.any():
-            return jump[:n], jump[n:] - n
-        jump = np.where(open_, jump.take(jump), jump)
+def _smaller_neighbours(shared: I64, inner: I64) -> tuple[I64, I64, NDArray[np.bool_]]:
+    """For boundaries `inner`: the nearest ones before and after with a shorter common prefix, and
+    whether none of the same length lies between it and the one before (else they bound one node)."""
+    n, values = len(shared), shared.take(inner)
+    low = int(values.min())
+    # A row for each length that occurs, one more to find boundaries that are no longer.
+    shorter = shared < np.arange(low, int(values.max()) + 2)[:, None]
+    at = np.arange(n)
+    before = np.maximum.accumulate(np.where(shorter, at, 0), axis=1)
+    after = np.minimum.accumulate(np.where(shorter, at, n - 1)[:, ::-1], axis=1)
+    level = values - low
+    first = before[level, inner]
+    return first, after[level, n - 1 - inner], before[level + 1, inner - 1] == first

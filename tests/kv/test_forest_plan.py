@@ -199,6 +199,10 @@ def test_a_row_that_shares_nothing_is_one_item_without_parts() -> None:
     assert len(plan.merged) == 0
 
 
+def test_a_step_of_padding_alone() -> None:
+    check_plan(ForestPlanner(SHAPE).plan([], [], 3), [], [], 3, 4, SHAPE.tile_queries)
+
+
 def test_long_nodes_are_split_until_the_processors_are_busy() -> None:
     decodes = [DecodeRows(0, np.arange(1000, dtype=np.int32), np.array([[2000]], np.int32), 4002)]
     plan = ForestPlanner(SHAPE).plan([], decodes, 1)  # 8 processors, 2 kv heads: 8 items of 512
