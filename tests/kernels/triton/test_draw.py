@@ -36,7 +36,7 @@ FILTERS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=10)
+@settings(max_examples=8)
 @given(
     st.integers(0, 2**31),
     st.integers(1, 200),

@@ -143,7 +143,7 @@ def test_group_sizes(group: int) -> None:
     check(rows, Shape(heads=2 * group), torch.bfloat16)
 
 
-@settings(max_examples=15)
+@settings(max_examples=12)
 @given(st.data())
 def test_any_forest(data: st.DataObject) -> None:
     draw = data.draw
