@@ -1,4 +1,5 @@
-"""The fast CPU attention: blocks are read once for all sharers, by a compiled kernel or matrix products."""
+"""The fast CPU attention: blocks are read once for all sharers, in float32 by a compiled kernel, in half
+precision by matrix products."""
 
 from __future__ import annotations
 
@@ -10,11 +11,7 @@ from forkdecode_kernels.attention_work import AttentionWork
 from forkdecode_kernels.cpu.decode import DecodeBatch, plan_decode, run_batch
 from forkdecode_kernels.cpu.decode_rows import RowsPlan, plan_rows, run_rows
 from forkdecode_kernels.cpu.prefill import PrefillTile, plan_prefill, run_tile
-from forkdecode_kernels.cpu.tables import Tables, clip
-
-PRODUCT_ROWS = 48
-PRODUCT_TRUNK = 128
-"""From this many query rows a kv head over a trunk this long (tokens), matrix products win."""
+from forkdecode_kernels.cpu.tables import clip
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +30,15 @@ def plan_cpu_attention(
     work: AttentionWork, *, num_heads: int, kv: torch.Tensor, window: int | None
 ) -> CpuAttentionPlan:
     """See forkdecode_kernels.attention.plan_attention."""
-    per_head = num_heads // kv.shape[1]
-    rows: list[Tables] = []
-    products: list[Tables] = []
-    for group in (clip(d, work.block_size, window) for d in work.decodes):
-        # Half precision has matrix units on the CPUs that it is meant for.
-        few = len(group.tails) * per_head < PRODUCT_ROWS or len(group.trunk) * work.block_size < PRODUCT_TRUNK
-        (rows if few and kv.dtype == torch.float32 else products).append(group)
-    decode = plan_decode(products, work, num_heads, kv)
+    groups = [clip(d, work.block_size, window) for d in work.decodes]
+    # Half precision has matrix units on the CPUs that it is meant for; torch reaches them.
+    compiled = kv.dtype == torch.float32
+    decode = () if compiled else plan_decode(groups, work, num_heads, kv)
     index = [batch.output_index for batch in decode]
     return CpuAttentionPlan(
         work,
         window,
-        plan_rows(rows, per_head),
+        plan_rows(groups, num_heads // kv.shape[1]) if compiled else None,
         decode,
         torch.cat(index) if index else torch.empty(0, dtype=torch.int64),
         plan_prefill(work, kv, window),
