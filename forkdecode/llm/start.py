@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 import torch
@@ -44,7 +44,17 @@ def start_engine(loaded: LoadedModel, config: EngineConfig, threads: int | None 
     threads: torch's threads; None takes the cores that this process may use. Raises CapacityError
     when the pool does not fit.
     """
-    threads = threads or len(os.sched_getaffinity(0))
+    engine, capacity = build_engine(loaded, config, threads or len(os.sched_getaffinity(0)))
+    return RunningEngine(EngineThread(engine), capacity, loaded.info, loaded.tokenizer)
+
+
+def build_engine(
+    loaded: LoadedModel,
+    config: EngineConfig,
+    threads: int,
+    decoder: Literal["auto", "generic"] = "auto",
+) -> tuple[Engine, Capacity]:
+    """An engine with its KV cache, ready for its first request. decoder: see Runner. Raises CapacityError."""
     info, dtype = loaded.info, getattr(torch, loaded.info.dtype)
     device = next(loaded.model.parameters()).device
     block_bytes = bytes_per_block(info, config.block_size, dtype)
@@ -58,8 +68,10 @@ def start_engine(loaded: LoadedModel, config: EngineConfig, threads: int | None 
         dtype,
         device,
         threads,
+        decoder,
     )
     if device.type == "cpu":
+        runner.warm_up()
         warm_up(threads)
     balance = _CPU_FLOPS_PER_BYTE if device.type == "cpu" else _GPU_FLOPS_PER_BYTE
     weights = info.weight_bytes // DTYPE_BYTES[info.dtype]
@@ -70,7 +82,7 @@ def start_engine(loaded: LoadedModel, config: EngineConfig, threads: int | None 
         PreemptionCost.of(weights, block_bytes, balance),
         hashlib.sha256(repr((info, config.block_size)).encode()).digest(),
     )
-    return RunningEngine(EngineThread(Engine(scheduler, runner)), capacity, info, loaded.tokenizer)
+    return Engine(scheduler, runner), capacity
 
 
 def free_memory(device: torch.device) -> int:

@@ -22,7 +22,7 @@ from forkdecode.model.lean import LeanDecoder
 from forkdecode.model.packing import pack_linears
 from forkdecode.model.weights import convert
 from forkdecode.sampling.select import select
-from forkdecode.step import I64, SelectionRequest, SelectionResult, StepOutput, StepPlan
+from forkdecode.step import I64, DecodeRows, SelectionRequest, SelectionResult, StepOutput, StepPlan
 from forkdecode_kernels.attention_work import make_work
 
 ROW_QUANTUM = 16
@@ -79,6 +79,22 @@ class Runner:
         if plan.selections:
             results = self._select(plan, output, timings)
         return StepOutput(plan.step, results, timings)
+
+    def warm_up(self) -> None:
+        """Has the compiled kernels ready, so that no request waits for them. The cache stays as it was.
+
+        The first time on a machine this compiles for some ten seconds; then it loads from a cache.
+        """
+        size, null = self.cache.block_size, self.cache.null_block
+        none, null_table = np.empty(0, np.int32), np.full((2, 1), null, np.int32)
+        token = np.zeros(2, np.int64)
+        # Both rows have context 1 and read the null block, which nothing is written to.
+        rows = DecodeRows(0, none, null_table, 1)
+        work = make_work((), (rows,), ROW_QUANTUM, size, null)
+        slots = torch.empty(0, dtype=torch.int64, device=self.device)
+        with torch.inference_mode():
+            ids = torch.from_numpy(_pad(token)).to(self.device)
+            self._decoder(ids, ids, StepAttention(self.cache, work, slots, self._windows))
 
     def _forward(self, plan: StepPlan) -> ModelOutput:
         """The decoder's output for all query tokens, padding included."""

@@ -1,0 +1,41 @@
+"""After warm_up nothing is left to compile, and the cache is as it was. In a process of its own: in this
+one other tests have compiled before."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import sys
+import torch
+from forkdecode_kernels.cpu import decode_rows, layers
+from tests.model.driver import Driver, StepBuilder
+from tests.models import tiny_model
+
+family, dtype = sys.argv[1], getattr(torch, sys.argv[2])
+driver = Driver(tiny_model(family, dtype=dtype))
+driver.runner.warm_up()
+kernels = [decode_rows._attend, layers._add_norm, layers._silu_rows, layers._gelu_rows, layers._split_rows]
+before = [list(kernel.signatures) for kernel in kernels]
+assert any(before)
+assert all(not driver.runner.cache.layer(i).any() for i in range(2))
+group = driver.open(list(range(40)))
+driver.prefill(group, [30, 9])
+driver.fork(group, [0, 0, 0], [1, 2, 3])
+driver.decode(group)
+assert [list(kernel.signatures) for kernel in kernels] == before
+"""
+
+
+@pytest.mark.parametrize(
+    ("family", "dtype"),
+    [("llama", "float32"), ("gemma3", "bfloat16"), ("gpt2", "float32")],
+)
+def test_nothing_is_compiled_after_warm_up(family: str, dtype: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, family, dtype], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
