@@ -20,7 +20,7 @@ from forkdecode_kernels.triton import (
     philox,
     write_kv,
 )
-from forkdecode_kernels.triton.tiles import attention_tiles, padded_dim, power_of_two
+from forkdecode_kernels.triton.tiles import Family, attention_tiles, padded_dim, power_of_two
 
 POINTERS = {
     "part_ptr": "*fp32",
@@ -100,11 +100,11 @@ class Config:
         ]
 
 
-def attention_configs(*, amd: bool, quick: bool) -> Iterator[Config]:
+def attention_configs(family: Family, *, quick: bool) -> Iterator[Config]:
     """Both tile shapes of every head dim and type: plain decode; bf16 also causal and with every option."""
     shapes = [(128, torch.bfloat16)] if quick else [(d, t) for d in HEAD_DIMS for t in _TYPES]
     for dim, dtype in shapes:
-        tiles = attention_tiles(dim, dtype.itemsize, 4, amd=amd)
+        tiles = attention_tiles(dim, dtype.itemsize, 4, family)
         for size, tile in zip(("small", "large"), tiles, strict=True):
             for variant, flags in _variants(dtype, quick):
                 yield Config(
@@ -259,8 +259,8 @@ def move_configs() -> Iterator[Config]:
     )
 
 
-def shipped(*, amd: bool, quick: bool = False) -> list[Config]:
-    """All configurations for NVIDIA or AMD; quick: one of each kind that differs most."""
-    attention = list(attention_configs(amd=amd, quick=quick))
+def shipped(family: Family, *, quick: bool = False) -> list[Config]:
+    """All configurations of one table of tile shapes; quick: one of each kind that differs most."""
+    attention = list(attention_configs(family, quick=quick))
     selection = list(selection_configs())
     return attention + (selection[2:4] if quick else [*selection, *move_configs()])

@@ -68,7 +68,7 @@ def report(targets: Iterable[Target], quick: bool) -> list[dict[str, Any]]:
     """One record a configuration and target."""
     records = []
     for target in targets:
-        for config in shipped(amd=target.backend == "hip", quick=quick):
+        for config in shipped(target.family, quick=quick):
             used = compile_for(config, target)
             fault = faults(config, target, used)
             records.append(

@@ -11,6 +11,8 @@ from typing import Any
 
 import triton
 
+from forkdecode_kernels.triton.tiles import Family
+
 
 @dataclass(frozen=True)
 class Target:
@@ -18,6 +20,7 @@ class Target:
     32-bit registers of a multiprocessor (AMD: of each lane of a SIMD); warps: resident at most."""
 
     name: str
+    family: Family
     backend: str
     arch: int | str
     warp_size: int
@@ -28,21 +31,23 @@ class Target:
 
 
 TARGETS = (
-    Target("sm_80", "cuda", 80, 32, 166_912, 167_936, 65_536, 64),
-    Target("sm_89", "cuda", 89, 32, 101_376, 102_400, 65_536, 48),
-    Target("sm_90", "cuda", 90, 32, 232_448, 233_472, 65_536, 64),
-    Target("sm_100", "cuda", 100, 32, 232_448, 233_472, 65_536, 64),
-    Target("gfx942", "hip", "gfx942", 64, 65_536, 65_536, 512, 32),
+    Target("sm_80", "cuda", "cuda", 80, 32, 166_912, 167_936, 65_536, 64),
+    Target("sm_89", "cuda", "cuda", 89, 32, 101_376, 102_400, 65_536, 48),
+    Target("sm_90", "cuda", "cuda", 90, 32, 232_448, 233_472, 65_536, 64),
+    Target("sm_100", "blackwell", "cuda", 100, 32, 232_448, 233_472, 65_536, 64),
+    Target("gfx942", "amd", "hip", "gfx942", 64, 65_536, 65_536, 512, 32),
 )
 
 
 @dataclass(frozen=True)
 class Usage:
-    """registers a thread; spills: bytes of stack (NVIDIA) or registers (AMD); wide: 16-byte loads;
+    """registers a thread; spills: bytes of stack (NVIDIA) or vector registers (AMD), in memory;
+    scalar_spills: AMD's scalar registers kept in lanes of vector registers; wide: 16-byte loads;
     narrow: loads of less than 4 bytes; occupancy: resident warps of those that the GPU can hold."""
 
     registers: int
     spills: int
+    scalar_spills: int
     shared: int
     wide: int
     narrow: int
@@ -53,22 +58,21 @@ def usage(compiled: Any, target: Target, num_warps: int) -> Usage:
     """Reads it from the machine code."""
     shared = int(compiled.metadata.shared)
     if target.backend == "cuda":
-        registers, spills = _cuda_registers(compiled.asm["cubin"])
+        (registers, spills), scalar = _cuda_registers(compiled.asm["cubin"]), 0
         loads = re.findall(r"ld\.global\S*|cp\.async\.c[ag]\S* [^;]*;", compiled.asm["ptx"])
         wide = sum(bool(re.search(r"\.v4\.[bfu]32|\.v2\.[bfu]64|, (0x10|16)\b", x)) for x in loads)
         narrow = sum(bool(re.search(r"ld\.global\S*\.[busf](8|16)$", x)) for x in loads)
         resident = _cuda_resident(registers, shared, num_warps, target)
     else:
         text = compiled.asm["amdgcn"]
-        registers, spilled, scalar = (
+        registers, spills, scalar = (
             int(re.search(rf"\.{field}:\s+(\d+)", text)[1])  # type: ignore[index]
             for field in ("vgpr_count", "vgpr_spill_count", "sgpr_spill_count")
         )
-        spills = spilled + scalar
         wide = len(re.findall(r"(?:global|buffer)_load_(?:dwordx4|b128)", text))
         narrow = len(re.findall(r"(?:global|buffer)_load_(?:[us]byte|[us]short|[iu]8|[iu]16)", text))
         resident = _amd_resident(registers, shared, num_warps, target)
-    return Usage(registers, spills, shared, wide, narrow, resident / target.warps)
+    return Usage(registers, spills, scalar, shared, wide, narrow, resident / target.warps)
 
 
 def _cuda_registers(cubin: bytes) -> tuple[int, int]:

@@ -40,6 +40,7 @@ from forkdecode_kernels.reference import node_attention as node_reference  # noq
 from forkdecode_kernels.reference import paged_decode as paged_reference  # noqa: E402
 from forkdecode_kernels.topk import RowGroups, gpu_groups, reference_group  # noqa: E402
 from forkdecode_kernels.triton.copy_blocks import copy_blocks  # noqa: E402
+from forkdecode_kernels.triton.device import family  # noqa: E402
 from forkdecode_kernels.triton.node_attention import node_attention  # noqa: E402
 from forkdecode_kernels.triton.paged_decode import paged_decode  # noqa: E402
 from forkdecode_kernels.triton.tiles import tile_queries  # noqa: E402
@@ -97,8 +98,7 @@ def planned(decodes: list[DecodeRows]) -> tuple[ForestPlan, NodeList, float]:
     """The plan, its node list on the device, and the seconds that a fresh plan takes."""
     group = MODEL.heads // MODEL.kv_heads
     processors = 4 if REHEARSE else torch.cuda.get_device_properties(0).multi_processor_count
-    amd = torch.version.hip is not None
-    tiles = tile_queries(MODEL.dim, DTYPE.itemsize, group, amd=amd)
+    tiles = tile_queries(MODEL.dim, DTYPE.itemsize, group, family(DEVICE))
     shape = ItemShape(MODEL.block_size, tiles, group, MODEL.kv_heads, processors)
     tokens = sum(d.rows for d in decodes)
     times = []

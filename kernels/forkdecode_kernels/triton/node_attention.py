@@ -8,6 +8,7 @@ import triton.language as tl
 
 from forkdecode_kernels.node_list import NodeList
 from forkdecode_kernels.triton.attend import attend, normalized, with_sink
+from forkdecode_kernels.triton.device import family
 from forkdecode_kernels.triton.numerics import INTERPRETED, narrowed
 from forkdecode_kernels.triton.tiles import attention_tiles, padded_dim, power_of_two
 
@@ -208,9 +209,7 @@ def node_attention(
         "SINKS": sinks is not None,
         "EMULATE": INTERPRETED,
     }
-    tiles = attention_tiles(
-        dim, query.element_size(), heads // num_kv_heads, amd=torch.version.hip is not None
-    )
+    tiles = attention_tiles(dim, query.element_size(), heads // num_kv_heads, family(query.device))
     for i, (tile, items) in enumerate(zip(tiles, (nodes.small_items, nodes.large_items), strict=True)):
         if not len(items):
             continue

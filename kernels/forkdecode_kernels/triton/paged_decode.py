@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from forkdecode_kernels.triton.attend import attend, normalized, with_sink
+from forkdecode_kernels.triton.device import family
 from forkdecode_kernels.triton.node_attention import merge_parts_kernel
 from forkdecode_kernels.triton.numerics import INTERPRETED, narrowed
 from forkdecode_kernels.triton.tiles import attention_tiles, padded_dim, power_of_two
@@ -137,7 +138,7 @@ def paged_decode(
         "SINKS": sinks is not None,
         "EMULATE": INTERPRETED,
     }
-    tile, _ = attention_tiles(dim, query.element_size(), group)
+    tile, _ = attention_tiles(dim, query.element_size(), group, family(query.device))
     paged_decode_kernel[(rows, num_kv_heads, splits)](
         query,
         kv[0],

@@ -7,6 +7,7 @@ limit) by benchmarks/aot_report.py; nothing here needs a GPU or triton.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +41,22 @@ _LARGE = {
 # A head dim that is no power of two has masks, which take registers.
 _LARGE_MASKED = {(128, 2): Tile(64, 32, 4, 3)}
 
+# Tensor cores that read shared memory alone leave other registers free.
+_LARGE_BLACKWELL = {(256, 2): Tile(64, 32, 8, 3)}
+_LARGE_BLACKWELL_MASKED = {(128, 2): Tile(64, 64, 8, 3)}
+
 # AMD's matrix units keep the accumulators in vector registers.
 _LARGE_AMD = {
-    (128, 2): Tile(64, 64, 4, 2),
+    (64, 2): Tile(64, 32, 4, 2),
+    (128, 2): Tile(64, 32, 4, 2),
     (256, 2): Tile(32, 32, 4, 2),
     (64, 4): Tile(16, 32, 4, 2),
     (128, 4): Tile(16, 32, 4, 2),
     (256, 4): Tile(16, 16, 4, 2),
 }
+
+Family = Literal["cuda", "blackwell", "amd"]
+"""GPUs of one table: NVIDIA's up to Hopper, NVIDIA's later ones, AMD's."""
 
 
 def power_of_two(n: int) -> int:
@@ -60,20 +69,27 @@ def padded_dim(head_dim: int) -> int:
     return max(64, power_of_two(head_dim))
 
 
-def attention_tiles(head_dim: int, element_bytes: int, group: int, *, amd: bool = False) -> tuple[Tile, Tile]:
+def attention_tiles(
+    head_dim: int, element_bytes: int, group: int, family: Family = "cuda"
+) -> tuple[Tile, Tile]:
     """The small and the large tile. group: query heads of a kv head; all of them share a tile."""
     key = (padded_dim(head_dim), element_bytes)
-    large = _LARGE[key]
+    tables = [_LARGE]
     if head_dim & (head_dim - 1):
-        large = _LARGE_MASKED.get(key, large)
-    if amd:
-        large = _LARGE_AMD.get(key, large)
+        tables.append(_LARGE_MASKED)
+    if family == "blackwell":
+        tables.append(_LARGE_BLACKWELL)
+        if head_dim & (head_dim - 1):
+            tables.append(_LARGE_BLACKWELL_MASKED)
+    elif family == "amd":
+        tables.append(_LARGE_AMD)
+    large = next(table[key] for table in reversed(tables) if key in table)
     return _at_least(_SMALL[key], group), _at_least(large, group)
 
 
-def tile_queries(head_dim: int, element_bytes: int, group: int, *, amd: bool = False) -> tuple[int, int]:
+def tile_queries(head_dim: int, element_bytes: int, group: int, family: Family = "cuda") -> tuple[int, int]:
     """Queries that an item of each tile shape holds at most."""
-    small, large = attention_tiles(head_dim, element_bytes, group, amd=amd)
+    small, large = attention_tiles(head_dim, element_bytes, group, family)
     return small.block_m // group, large.block_m // group
 
 
