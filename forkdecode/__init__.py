@@ -6,6 +6,7 @@ used, because they bring torch.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from forkdecode.config import DEFAULT_MODEL, EngineConfig
@@ -39,6 +40,10 @@ from forkdecode.types import (
 
 if TYPE_CHECKING:
     from forkdecode.llm import LLM, AsyncHandle, AsyncLLM, EventStream, Handle
+
+# Read by OpenMP when torch is loaded. Its threads would otherwise spin between two products: on cores
+# that others use too, and our own kernels' threads do, that halves the speed. What is set stays.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 _LAZY = ("LLM", "AsyncHandle", "AsyncLLM", "EventStream", "Handle")
 
