@@ -113,7 +113,7 @@ def test_every_field_has_a_flag_and_every_flag_a_field() -> None:
     assert set(STRATEGY_FLAGS) == strategies | {"strategy"}
     assert set(OPTION_FLAGS) == set(OPTION_NAMES)
     settings = {f.name for f in dataclasses.fields(EngineConfig)}
-    assert set(ENGINE_FLAGS) == settings | {"model", "dtype", "device", "threads"}
+    assert set(ENGINE_FLAGS) == settings | {"model", "dtype", "device", "threads", "max_positions"}
 
 
 def test_models_says_what_is_cached(cli: Cli, tmp_path: Path) -> None:
