@@ -254,6 +254,7 @@ def move_configs() -> Iterator[Config]:
         "write_kv K8 D128",
         write_kv.write_kv_kernel,
         {"NUM_HEADS": 8, "BLOCK_H": 8, "HEAD_DIM": 128, "PADDED_DIM": 128, "BLOCK_SIZE": 16},
+        2,
         types=dict.fromkeys(("key_ptr", "value_ptr", "cache_ptr"), "*i16"),
         wide=True,
     )

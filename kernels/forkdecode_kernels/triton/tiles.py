@@ -42,7 +42,7 @@ _LARGE = {
 _LARGE_MASKED = {(128, 2): Tile(64, 32, 4, 3)}
 
 # Tensor cores that read shared memory alone leave other registers free.
-_LARGE_BLACKWELL = {(256, 2): Tile(64, 32, 8, 3)}
+_LARGE_BLACKWELL = {(256, 2): Tile(64, 16, 8, 3)}
 _LARGE_BLACKWELL_MASKED = {(128, 2): Tile(64, 64, 8, 3)}
 
 # AMD's matrix units keep the accumulators in vector registers.

@@ -69,5 +69,5 @@ def write_kv(kv: torch.Tensor, key: torch.Tensor, value: torch.Tensor, slots: to
         HEAD_DIM=dim,
         PADDED_DIM=padded,
         BLOCK_SIZE=kv.shape[3],
-        num_warps=4,
+        num_warps=2,
     )
