@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import torch
-from forkdecode_kernels.attention import AttentionPlan, attention, plan_attention
-from forkdecode_kernels.attention_work import AttentionWork
-from forkdecode_kernels.write_kv import write_kv
 from transformers import AttentionInterface
 
 from forkdecode.model.kv_cache import KvCache
+from forkdecode_kernels.attention import AttentionPlan, attention, plan_attention
+from forkdecode_kernels.attention_work import AttentionWork
+from forkdecode_kernels.write_kv import write_kv
 
 ATTENTION_NAME = "forkdecode"
 STEP_ARGUMENT = "forkdecode_step"

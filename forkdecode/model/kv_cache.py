@@ -8,11 +8,11 @@ from collections import defaultdict
 
 import numpy as np
 import torch
-from forkdecode_kernels.copy_blocks import copy_blocks, zero_blocks
 
 from forkdecode.errors import CapacityError
 from forkdecode.model.info import DTYPE_BYTES, ModelInfo
 from forkdecode.step import I32, BlockMoves
+from forkdecode_kernels.copy_blocks import copy_blocks, zero_blocks
 
 
 def bytes_per_block(info: ModelInfo, block_size: int, dtype: torch.dtype | str) -> int:
