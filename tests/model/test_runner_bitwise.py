@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ import torch
 from tests.model.driver import Driver, Group, StepBuilder
 from tests.models import FAMILIES, VOCAB, tiny_model
 
+LEAN = ("llama", "qwen2", "qwen3", "mistral", "phi3", "gemma2", "gemma3")
+"""Families that have a decoder of their own beside the generic one."""
 DTYPES = [torch.float32, torch.bfloat16]
 STEPS = 4
 
@@ -43,11 +46,18 @@ def follow(driver: Driver, group: Group, mates: list[Group]) -> list[torch.Tenso
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
-    ("family", "threads"), [*((f, 1) for f in FAMILIES), ("llama", 2), ("gemma2", 2), ("gpt_oss", 2)]
+    ("family", "threads", "decoder"),
+    [
+        *((f, 1, d) for f in FAMILIES for d in ("auto", "generic") if d == "auto" or f in LEAN),
+        *((f, 2, "auto") for f in ("llama", "gemma2", "gpt_oss")),
+        ("llama", 2, "generic"),
+    ],
 )
-def test_batch_mates_and_chunks_change_no_bit(family: str, dtype: torch.dtype, threads: int) -> None:
+def test_batch_mates_and_chunks_change_no_bit(
+    family: str, dtype: torch.dtype, threads: int, decoder: Literal["auto", "generic"]
+) -> None:
     prompt = tokens(83, 1)
-    driver = Driver(tiny_model(family, dtype=dtype), num_blocks=800)
+    driver = Driver(tiny_model(family, dtype=dtype), num_blocks=800, decoder=decoder)
     alone = driver.open(prompt)
     first = driver.prefill(alone)
     driver.fork(alone, [0], tokens(1, 9))
