@@ -6,6 +6,7 @@ import os
 
 # Before torch is imported. pytest's workers already use the cores, and OpenMP barriers spin.
 os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["OMP_WAIT_POLICY"] = "passive"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
