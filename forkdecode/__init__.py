@@ -41,8 +41,8 @@ from forkdecode.types import (
 if TYPE_CHECKING:
     from forkdecode.llm import LLM, AsyncHandle, AsyncLLM, EventStream, Handle
 
-# Read by OpenMP when torch is loaded. Its threads would otherwise spin between two products: on cores
-# that others use too, and our own kernels' threads do, that halves the speed. What is set stays.
+# Read by OpenMP when torch is loaded. Its threads would otherwise spin between two products, on cores
+# that others want to use, our own kernels' threads among them. What is set stays.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 _LAZY = ("LLM", "AsyncHandle", "AsyncLLM", "EventStream", "Handle")
