@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,9 @@ def open_gguf(path: Path, dtype: str) -> Opened:
     check_config(AutoConfig.from_pretrained(folder, **where))
     tokenizer = AutoTokenizer.from_pretrained(folder, **where)
     where["quantization_config"] = GgufConfig(dequantize=True)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype), **where)
+    # The conversion's own progress bar goes to stderr past transformers' switch for bars.
+    with redirect_stderr(io.StringIO()):
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype), **where)
     return model, tokenizer
 
 

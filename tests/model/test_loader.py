@@ -87,9 +87,11 @@ def test_a_model_without_eos_has_none(tmp_path: Path) -> None:
     assert load(str(folder), dtype="float32").info.eos_ids == ()
 
 
-def test_a_gguf_file_is_dequantised(tmp_path: Path) -> None:
+def test_a_gguf_file_is_dequantised(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = write_tiny_gguf(tmp_path / "tiny.gguf")
+    capfd.readouterr()
     loaded = load(str(path), dtype="float32")
+    assert "it/s" not in capfd.readouterr().err  # the terminal has one owner, the caller
     assert loaded.info.name == "tiny"
     assert loaded.info.kv_shapes == ((2, 8), (2, 8))
     assert loaded.info.vocab_size == V
