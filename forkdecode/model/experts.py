@@ -52,7 +52,8 @@ def _expert(module: Any, expert: int, rows: torch.Tensor) -> torch.Tensor:
     up = module.packed_up[expert](rows)
     gated = module._apply_gate(up) if module.has_gate else module.act_fn(up)
     out: torch.Tensor = module.packed_down[expert](gated)
-    return module.post_expert_norm(out) if module.has_post_expert_norm else out
+    # The attribute came after transformers 5.17.
+    return module.post_expert_norm(out) if getattr(module, "has_post_expert_norm", False) else out
 
 
 def _is_experts(module: torch.nn.Module) -> bool:
