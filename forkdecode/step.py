@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -253,4 +252,3 @@ class StepOutput:
     results: tuple[SelectionResult, ...]
     timings: dict[str, float] = field(default_factory=dict)
     """Seconds by part of the step, for profiles."""
-    debug: dict[str, Any] = field(default_factory=dict)

@@ -92,18 +92,3 @@ class Detokenizer:
             self._strip_space = False
             text = text.removeprefix(" ")
         return text
-
-
-def detokenize(
-    token_ids: Sequence[int],
-    reason: FinishReason,
-    tokens: TokenBytes,
-    prompt: Sequence[int] = (),
-    *,
-    stop: StopAutomaton | None = None,
-    ending_ids: Collection[int] = (),
-    include_stop: bool = False,
-) -> str:
-    """The whole text of a finished candidate: what a Detokenizer gives piece by piece."""
-    detokenizer = Detokenizer(tokens, prompt, stop=stop, ending_ids=ending_ids, include_stop=include_stop)
-    return detokenizer.push(token_ids) + detokenizer.finish(reason)

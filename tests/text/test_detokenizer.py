@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forkdecode.text.detokenizer import Detokenizer, detokenize
+from forkdecode.text.detokenizer import Detokenizer
 from forkdecode.text.stop import StopAutomaton
 from forkdecode.text.token_bytes import TokenBytes, token_bytes
 from forkdecode.types import FinishReason
@@ -14,6 +17,14 @@ from tests.text.tokenizers_for_tests import CORPUS, byte_level, decode, sentence
 
 BYTE_LEVEL = token_bytes(byte_level())
 SENTENCEPIECE = token_bytes(sentencepiece())
+
+
+def detokenize(
+    ids: Sequence[int], reason: FinishReason, tokens: TokenBytes, prompt: Sequence[int] = (), **rules: Any
+) -> str:
+    """The whole text at once."""
+    detokenizer = Detokenizer(tokens, prompt, **rules)
+    return detokenizer.push(ids) + detokenizer.finish(reason)
 
 
 @given(st.lists(st.integers(0, BYTE_LEVEL.vocab_size - 1), max_size=40), st.integers(1, 4))
