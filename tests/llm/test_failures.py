@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import threading
 from typing import Any
 
 import pytest
@@ -16,9 +18,9 @@ from forkdecode import (
     GroupFailedError,
     ModelLoadError,
     Sample,
-    Started,
     Strategy,
 )
+from forkdecode.engine.thread import Job
 from forkdecode.scheduler.request import worst_case_blocks
 from tests.llm.models import PROMPT, STRATEGIES, VOCAB, assert_idle, ids, opened, outcome, text_of, tiny_llama
 
@@ -209,13 +211,24 @@ def test_overcommit_refuses_what_cannot_start() -> None:
 
 
 def test_a_full_queue_refuses_the_newest() -> None:
+    options = {"max_tokens": 30, "ignore_eos": True}
     with opened(num_blocks=20, block_size=4, max_waiting=2) as llm:
-        handles = [llm.submit([5], Beam(width=2), max_tokens=30, stream=True, ignore_eos=True)]
-        assert isinstance(next(handles[0]), Started)
-        handles += [llm.submit([5], Beam(width=2), max_tokens=30, ignore_eos=True) for _ in range(4)]
+        running, go_on = threading.Event(), threading.Event()
+
+        def hold(_: object) -> None:
+            running.set()
+            assert go_on.wait(60)
+
+        first = llm._session.prepare([5], Beam(width=2), None, options, chat=False, request_id=None)
+        first = dataclasses.replace(first.request, stream=True)
+        llm._session.engine.thread.submit([Job(first, hold)])
+        assert running.wait(60)  # the engine's thread stands still in `hold`
+        handles = [llm.submit([5], Beam(width=2), **options) for _ in range(4)]
+        go_on.set()
         assert [len(handle.result().candidates) for handle in handles[:2]] == [2, 2]
-        with pytest.raises(CapacityError, match="2 requests are waiting, which is the limit"):
-            handles[-1].result()
+        for handle in handles[2:]:
+            with pytest.raises(CapacityError, match="2 requests are waiting, which is the limit"):
+                handle.result()
 
 
 def test_prompts_longer_than_a_step(llm: LLM) -> None:
