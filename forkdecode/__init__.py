@@ -11,32 +11,35 @@ from typing import TYPE_CHECKING, Any
 
 from forkdecode.config import DEFAULT_MODEL, EngineConfig
 from forkdecode.errors import (
+    AuthenticationError,
     CancelledError,
     CapacityError,
+    DeadlineError,
     EngineClosedError,
     ForkdecodeError,
     GroupFailedError,
     InvalidRequestError,
     ModelLoadError,
+    QueueFullError,
+    UnavailableError,
 )
-from forkdecode.types import (
-    Beam,
+from forkdecode.results import (
     BeamUpdate,
-    BestOf,
     Candidate,
     CandidateFinished,
+    Committed,
     DecodeResult,
     Delta,
     Event,
     Finished,
-    Greedy,
-    Options,
-    Sample,
+    LiveBeam,
+    ScoredContinuation,
+    ScoreResult,
     Started,
-    Strategy,
     TokenLogprob,
     Usage,
 )
+from forkdecode.types import Beam, BestOf, Greedy, Options, Sample, Strategy
 
 if TYPE_CHECKING:
     from forkdecode.llm import LLM, AsyncHandle, AsyncLLM, EventStream, Handle
@@ -65,6 +68,7 @@ __all__ = [
     "LLM",
     "AsyncHandle",
     "AsyncLLM",
+    "AuthenticationError",
     "Beam",
     "BeamUpdate",
     "BestOf",
@@ -72,6 +76,8 @@ __all__ = [
     "Candidate",
     "CandidateFinished",
     "CapacityError",
+    "Committed",
+    "DeadlineError",
     "DecodeResult",
     "Delta",
     "EngineClosedError",
@@ -84,11 +90,16 @@ __all__ = [
     "GroupFailedError",
     "Handle",
     "InvalidRequestError",
+    "LiveBeam",
     "ModelLoadError",
     "Options",
+    "QueueFullError",
     "Sample",
+    "ScoreResult",
+    "ScoredContinuation",
     "Started",
     "Strategy",
     "TokenLogprob",
+    "UnavailableError",
     "Usage",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from forkdecode.types import DecodeResult
+    from forkdecode.results import DecodeResult
 
 
 class ForkdecodeError(Exception):
@@ -13,15 +13,27 @@ class ForkdecodeError(Exception):
 
     Attributes:
         field: name of the option or argument at fault, or None.
+        limit: what is allowed there, in words, or None.
         request_id: the request concerned, or None.
+        retry_after: seconds after which the same request may succeed, or None where it won't.
         partial: what had been decoded when the request ended early (CapacityError under
             overcommit, CancelledError), or when a scorer failed, unranked; else None.
     """
 
-    def __init__(self, message: str, *, field: str | None = None, request_id: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        field: str | None = None,
+        limit: str | None = None,
+        request_id: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
         super().__init__(message)
         self.field = field
+        self.limit = limit
         self.request_id = request_id
+        self.retry_after = retry_after
         self.partial: DecodeResult | None = None
 
 
@@ -31,6 +43,10 @@ class InvalidRequestError(ForkdecodeError, ValueError):
 
 class CapacityError(ForkdecodeError):
     """A request too big for this machine's block pool, or ended because the pool ran out."""
+
+
+class QueueFullError(CapacityError):
+    """Too many requests are waiting, or the caller has too many running: the same one may succeed later."""
 
 
 class ModelLoadError(ForkdecodeError):
@@ -45,10 +61,22 @@ class GroupFailedError(ForkdecodeError):
     """One sequence group failed (non-finite logits, a broken invariant); no other is affected."""
 
 
-class EngineClosedError(ForkdecodeError):
-    """The engine was closed, or its loop died, before the request finished."""
+class UnavailableError(ForkdecodeError):
+    """The service cannot be reached, or takes no requests now."""
+
+
+class EngineClosedError(UnavailableError):
+    """The engine was closed, or its loop or its process died, before the request finished."""
+
+
+class AuthenticationError(ForkdecodeError):
+    """The server does not know the caller: no token, or a wrong one."""
+
+
+class DeadlineError(ForkdecodeError, TimeoutError):
+    """The time that the caller gave a request was up before it finished; it was cancelled."""
 
 
 def invalid(field: str, problem: str, allowed: str) -> InvalidRequestError:
     """The standard wording: the field, what is wrong with it, and what is allowed."""
-    return InvalidRequestError(f"{field}: {problem}; allowed: {allowed}", field=field)
+    return InvalidRequestError(f"{field}: {problem}; allowed: {allowed}", field=field, limit=allowed)

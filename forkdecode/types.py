@@ -1,11 +1,11 @@
-"""What callers say and get: strategies, options, results, events. All frozen, checked when built."""
+"""What callers say: strategies and options. All frozen, checked when built."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from forkdecode.checks import (
     check_bool,
@@ -20,8 +20,10 @@ from forkdecode.checks import (
 )
 from forkdecode.errors import invalid
 
+if TYPE_CHECKING:
+    from forkdecode.results import Candidate
+
 EarlyStopping: TypeAlias = Literal[True, False, "never"]
-FinishReason: TypeAlias = Literal["eos", "stop", "length", "cancelled", "pruned"]
 RankBy: TypeAlias = Literal["cumulative_logprob", "mean_logprob"]
 Scorer: TypeAlias = Callable[[Sequence["Candidate"]], Sequence[float]]
 """Takes one request's finished candidates, returns a score for each: higher is better."""
@@ -159,6 +161,8 @@ class Options:
     generated text only and cut from it unless include_stop. ignore_eos: EOS ids don't end a
     candidate. logprobs: None for the chosen tokens' sums alone, 0 for each chosen token, k for the
     top k of each step besides. forced_prefix: text or token ids each candidate must begin with.
+    update_every, update_beams: while a beam is streamed, every how many steps (0: never) how many of
+    its best live hypotheses are shown (0: all).
     priority: higher runs first. cache_salt: requests with different salts never share cached
     prefix blocks.
     """
@@ -178,6 +182,8 @@ class Options:
     allowed_token_ids: tuple[int, ...] | None = None
     forced_prefix: str | tuple[int, ...] = ()
     logprobs: int | None = None
+    update_every: int = 1
+    update_beams: int = 1
     priority: int = 0
     cache_salt: str = ""
 
@@ -202,6 +208,8 @@ class Options:
         keep(self, "forced_prefix", check_unicode if is_text else check_token_ids)
         if self.logprobs is not None:
             keep(self, "logprobs", check_int, 0, 1024)
+        keep(self, "update_every", check_int, 0)
+        keep(self, "update_beams", check_int, 0, MAX_COUNT)
         keep(self, "priority", check_int, -(2**31), 2**31 - 1)
         keep(self, "cache_salt", check_unicode)
 
@@ -222,133 +230,3 @@ def make_options(options: Mapping[str, Any]) -> Options:
     if unknown:
         raise invalid(unknown[0], "is not an option", ", ".join(OPTION_NAMES))
     return Options(**options)
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
-    """One generated token: its id, raw and processed log-probability, and the step's top k of both."""
-
-    token_id: int
-    logprob: float
-    selection_logprob: float
-    top: tuple[tuple[int, float], ...] = ()
-    top_processed: tuple[tuple[int, float], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One finished candidate. index: which sample it is, or the hypothesis's rank for a beam.
-
-    token_ids are the generated tokens, the EOS or stop token included; text has neither.
-    score: what it is ranked by.
-    """
-
-    index: int
-    token_ids: tuple[int, ...]
-    text: str
-    finish_reason: FinishReason
-    cumulative_logprob: float
-    selection_logprob: float
-    score: float
-    logprobs: tuple[TokenLogprob, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What one request took. Times in seconds; blocks are of the engine's block size.
-
-    unshared_block_steps and unique_block_steps are sums over steps: the paper's saving is
-    1 - unique / unshared, averaged over time.
-    """
-
-    prompt_tokens: int
-    cached_tokens: int
-    generated_tokens: int
-    peak_unshared_blocks: int
-    peak_unique_blocks: int
-    unshared_block_steps: int
-    unique_block_steps: int
-    copies: int
-    preemptions: int
-    recomputed_tokens: int
-    swapped_blocks: int
-    steps: int
-    queue_time: float
-    time_to_first_token: float
-    time_per_token: float
-    total_time: float
-
-    @property
-    def saved(self) -> float:
-        """Share of KV blocks saved by sharing, averaged over time (PagedAttention paper, 6.3)."""
-        return 1 - self.unique_block_steps / self.unshared_block_steps if self.unshared_block_steps else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeResult:
-    """A finished request: its candidates, best first where the strategy ranks, and its usage."""
-
-    request_id: str
-    prompt_token_ids: tuple[int, ...]
-    strategy: Strategy
-    seed: int | None
-    candidates: tuple[Candidate, ...]
-    usage: Usage
-
-    @property
-    def text(self) -> str:
-        """The first candidate's text."""
-        return self.candidates[0].text
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """The prompt's first step ran."""
-
-    request_id: str
-    prompt_tokens: int
-    cached_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """New tokens of one candidate, and the text that has become certain with them."""
-
-    request_id: str
-    candidate: int
-    token_ids: tuple[int, ...]
-    text: str
-    logprobs: tuple[TokenLogprob, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class BeamUpdate:
-    """The best live hypothesis of a beam after a step: provisional, replaced by the next update."""
-
-    request_id: str
-    generated_tokens: int
-    token_ids: tuple[int, ...]
-    text: str
-    score: float
-    finished: int
-
-
-@dataclass(frozen=True, slots=True)
-class CandidateFinished:
-    """One sample ended; its text is complete."""
-
-    request_id: str
-    candidate: int
-    finish_reason: FinishReason
-    cumulative_logprob: float
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """The request is done."""
-
-    request_id: str
-    result: DecodeResult
-
-
-Event: TypeAlias = Started | Delta | BeamUpdate | CandidateFinished | Finished

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from forkdecode.cli.engine import show_capacity
 from forkdecode.cli.output import ResultsFile
 from forkdecode.cli.render import result_record
 from forkdecode.cli.requests import Defaults, Request, parse_line
@@ -97,17 +98,24 @@ class FileJob:
         return cls(requests, results, total, len(items), already)
 
     def run(self, open_llm: Callable[[], AsyncLLM]) -> int:
+        llm: AsyncLLM | None = None
         try:
-            asyncio.run(self._run(open_llm() if self.already < self.wanted else None))
+            llm = open_llm() if self.already < self.wanted else None
+            asyncio.run(self._run(llm))
         except KeyboardInterrupt:
             self._say(f"interrupted after {self._sum()}; the same command goes on from there")
             return 130
         finally:
+            if llm is not None:
+                # Not in the loop: an interrupt before the loop runs must find the engine closed too.
+                asyncio.run(llm.close())
             self.results.close()
         self._say(self._sum())
         return 1 if self.tally.failed else 0
 
     async def _run(self, llm: AsyncLLM | None) -> None:
+        if llm is not None:
+            show_capacity(llm)
         progress = Progress(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
             console=Console(stderr=True), disable=not Console(stderr=True).is_terminal,
@@ -126,9 +134,6 @@ class FileJob:
                         job.add_done_callback(lambda _: progress.advance(task))
         except* EngineClosedError as died:
             raise died.exceptions[0] from None
-        finally:
-            if llm is not None:
-                await llm.close()
 
     async def _one(self, llm: AsyncLLM | None, item: Item, console: Console) -> None:
         try:

@@ -12,7 +12,8 @@ from rich.text import Text
 
 from forkdecode.cli.render import candidate_table, result_record, usage_lines
 from forkdecode.llm import LLM
-from forkdecode.types import DecodeResult, Delta, Finished, Greedy, Options, Sample, Strategy
+from forkdecode.results import DecodeResult, Delta, Finished
+from forkdecode.types import Greedy, Options, Sample, Strategy
 
 
 def decode_prompts(

@@ -15,19 +15,18 @@ def open_llm(settings: Mapping[str, Any], *, debug: bool) -> LLM:
     """An LLM as the flags say. Prints what takes long, and the capacity, to stderr."""
     _show_messages(debug)
     llm = LLM(**settings)
-    _show_capacity(llm)
+    show_capacity(llm)
     return llm
 
 
 def open_async_llm(settings: Mapping[str, Any], *, debug: bool) -> AsyncLLM:
-    """The async twin of open_llm."""
+    """The async twin of open_llm; the capacity is the caller's to show."""
     _show_messages(debug)
-    llm = AsyncLLM(**settings)
-    _show_capacity(llm)
-    return llm
+    return AsyncLLM(**settings)
 
 
-def _show_capacity(llm: LLM | AsyncLLM) -> None:
+def show_capacity(llm: LLM | AsyncLLM) -> None:
+    """A line on stderr: the model and its block pool."""
     typer.echo(f"{llm.info.name} ({llm.info.dtype}): {llm.capacity}", err=True)
 
 

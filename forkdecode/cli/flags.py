@@ -51,6 +51,8 @@ OPTION_FLAGS: Flags = {
     "allowed_token_ids": (list[int], "Only these token ids are generated."),
     "forced_prefix": (str, "A text each candidate begins with."),
     "logprobs": (int, "Log-probabilities of the top k tokens of each step, in --json."),
+    "update_every": (int, "beam, streamed: show the live hypotheses every so many steps; 0: never."),
+    "update_beams": (int, "beam, streamed: how many of the best are shown; 0: all."),
     "priority": (int, "Higher runs first."),
     "cache_salt": (str, "Prompts share cached blocks only under the same salt."),
 }

@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from forkdecode.types import Candidate, DecodeResult, Usage
+from forkdecode.results import Candidate, DecodeResult, Usage
 
 
 def result_record(result: DecodeResult) -> dict[str, Any]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import queue
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -14,23 +15,13 @@ from typing import TypeAlias
 import structlog
 
 from forkdecode.engine.core import Engine
+from forkdecode.engine.port import Job
 from forkdecode.errors import EngineClosedError, ForkdecodeError, GroupFailedError, invalid
 from forkdecode.scheduler.events import GroupEvent, GroupFailed, GroupFinished
 from forkdecode.scheduler.request import DecodeRequest
 from forkdecode.scheduler.stats import EngineStats
 
-Sink: TypeAlias = Callable[[GroupEvent | ForkdecodeError], None]
-"""Takes a request's events, or the error that ended it, in the engine thread: must not block."""
-
 _log = structlog.get_logger("forkdecode.engine")
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A request and who hears of it."""
-
-    request: DecodeRequest
-    sink: Sink
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,5 +200,7 @@ def _abandon(loop: _Loop, thread: threading.Thread) -> None:
     """Closes a loop that nobody refers to. Whoever happens to collect garbage does not wait for it;
     but the interpreter must not go down under a thread that is inside torch."""
     loop.inbox.put(_Close())
-    if not threading.main_thread().is_alive():
+    if threading.main_thread().is_alive():
+        atexit.register(thread.join)
+    else:
         thread.join()

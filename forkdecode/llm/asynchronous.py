@@ -13,10 +13,12 @@ from transformers import PreTrainedModel
 from forkdecode.config import DEFAULT_MODEL
 from forkdecode.engine.sizing import Capacity
 from forkdecode.llm.handle import AsyncHandle
-from forkdecode.llm.requests import ModelChoice, Prepared, Session, is_batch
+from forkdecode.llm.session import ModelChoice, Session
 from forkdecode.model.info import ModelInfo
+from forkdecode.requests.prepare import Prepared, is_batch
+from forkdecode.results import Event
 from forkdecode.scheduler.stats import EngineStats
-from forkdecode.types import Event, Options, Prompt, Strategy
+from forkdecode.types import Options, Prompt, Strategy
 
 
 class AsyncLLM:
@@ -72,7 +74,13 @@ class AsyncLLM:
         """LLM.decode, awaited: a DecodeResult, or a list of them for a list of prompts. Cancelling
         the await cancels the requests."""
         prepared = await asyncio.to_thread(
-            self._session.prepare_all, prompt, strategy, options, given, chat=chat, request_id=request_id
+            self._session.requests.prepare_all,
+            prompt,
+            strategy,
+            options,
+            given,
+            chat=chat,
+            request_id=request_id,
         )
         handles = self._start(prepared)
         try:
@@ -116,7 +124,7 @@ class AsyncLLM:
     ) -> AsyncHandle:
         """LLM.submit, awaited. Tokenising happens in a worker thread."""
         prepared = await asyncio.to_thread(
-            self._session.prepare,
+            self._session.requests.prepare,
             prompt,
             strategy,
             options,

@@ -10,12 +10,12 @@ from collections import deque
 from types import TracebackType
 
 from forkdecode.checks import check_float
-from forkdecode.engine.thread import EngineThread, Job
+from forkdecode.engine.port import EnginePort, Job
 from forkdecode.errors import ForkdecodeError
-from forkdecode.llm.assembly import Assembler
-from forkdecode.llm.requests import Prepared
+from forkdecode.requests.assembly import Assembler
+from forkdecode.requests.prepare import Prepared
+from forkdecode.results import DecodeResult, Event, Finished
 from forkdecode.scheduler.events import GroupEvent
-from forkdecode.types import DecodeResult, Event, Finished
 
 
 class Progress:
@@ -69,10 +69,10 @@ class Handle:
     The request goes on until it ends or is cancelled, whether somebody listens or not.
     """
 
-    def __init__(self, prepared: Prepared, thread: EngineThread) -> None:
+    def __init__(self, prepared: Prepared, engine: EnginePort) -> None:
         self._request = prepared.request
         self._progress = Progress(prepared.assembler)
-        self._thread = thread
+        self._engine = engine
         self._reading = threading.Lock()
         self._inbox: queue.SimpleQueue[GroupEvent | ForkdecodeError] = queue.SimpleQueue()
 
@@ -125,7 +125,7 @@ class Handle:
     def cancel(self) -> None:
         """Ends the request before its next step, with CancelledError; no effect once it is done."""
         if not self.done:
-            self._thread.cancel(self._request)
+            self._engine.cancel(self._request)
 
 
 class EventStream:
@@ -166,10 +166,10 @@ class AsyncHandle:
     The request goes on until it ends or is cancelled, or until a task that waits here is cancelled.
     """
 
-    def __init__(self, prepared: Prepared, thread: EngineThread) -> None:
+    def __init__(self, prepared: Prepared, engine: EnginePort) -> None:
         self._request = prepared.request
         self._progress = Progress(prepared.assembler)
-        self._thread = thread
+        self._engine = engine
         self._loop = asyncio.get_running_loop()
         self._reading = asyncio.Lock()
         self._inbox: asyncio.Queue[GroupEvent | ForkdecodeError] = asyncio.Queue()
@@ -189,7 +189,7 @@ class AsyncHandle:
         try:
             self._loop.call_soon_threadsafe(self._inbox.put_nowait, event)
         except RuntimeError:  # the loop has been closed: nobody reads any more
-            self._thread.cancel(self._request)
+            self._engine.cancel(self._request)
 
     @property
     def done(self) -> bool:
@@ -231,4 +231,4 @@ class AsyncHandle:
     def cancel(self) -> None:
         """Ends the request before its next step, with CancelledError; no effect once it is done."""
         if not self.done:
-            self._thread.cancel(self._request)
+            self._engine.cancel(self._request)

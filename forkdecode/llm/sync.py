@@ -12,10 +12,12 @@ from transformers import PreTrainedModel
 from forkdecode.config import DEFAULT_MODEL
 from forkdecode.engine.sizing import Capacity
 from forkdecode.llm.handle import EventStream, Handle
-from forkdecode.llm.requests import ModelChoice, Prepared, Session, is_batch
+from forkdecode.llm.session import ModelChoice, Session
 from forkdecode.model.info import ModelInfo
+from forkdecode.requests.prepare import Prepared, is_batch
+from forkdecode.results import DecodeResult
 from forkdecode.scheduler.stats import EngineStats
-from forkdecode.types import DecodeResult, Options, Prompt, Strategy
+from forkdecode.types import Options, Prompt, Strategy
 
 
 class LLM:
@@ -102,7 +104,7 @@ class LLM:
         Raises InvalidRequestError naming the field, CapacityError, GroupFailedError. In a batch all
         requests are checked before the first is sent; the first error ends the others.
         """
-        prepared = self._session.prepare_all(
+        prepared = self._session.requests.prepare_all(
             prompt, strategy, options, given, chat=chat, request_id=request_id
         )
         results = self._wait(self._start(prepared))
@@ -120,7 +122,7 @@ class LLM:
     ) -> EventStream:
         """Typed events of one request as they happen; the last is Finished. Closing the stream, or
         dropping it, cancels the request. Raises as decode() does, wrong requests at once."""
-        prepared = self._session.prepare(
+        prepared = self._session.requests.prepare(
             prompt, strategy, options, given, chat=chat, request_id=request_id, stream=True
         )
         return EventStream(self._start([prepared])[0])
@@ -138,7 +140,7 @@ class LLM:
     ) -> Handle:
         """Sends a request and returns at once. stream: whether the handle yields events before the
         last. Raises InvalidRequestError, and CapacityError for what can never be served here."""
-        prepared = self._session.prepare(
+        prepared = self._session.requests.prepare(
             prompt, strategy, options, given, chat=chat, request_id=request_id, stream=stream
         )
         return self._start([prepared])[0]

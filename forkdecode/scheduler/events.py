@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from forkdecode.errors import ForkdecodeError
+from forkdecode.results import FinishReason, TokenLogprob, Usage
 from forkdecode.step import F32, I32, I64
-from forkdecode.types import FinishReason, TokenLogprob, Usage
 
 
 @dataclass(frozen=True, slots=True)

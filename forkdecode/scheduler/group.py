@@ -8,11 +8,11 @@ import numpy as np
 
 from forkdecode.kv.block_table import BlockTable
 from forkdecode.kv.table_image import TableImage
+from forkdecode.results import Usage
 from forkdecode.scheduler.request import DecodeRequest
 from forkdecode.step import I32, I64, FinishMask, SelectionRequest
 from forkdecode.strategies.history import History
 from forkdecode.strategies.policy import GroupRows, Policy
-from forkdecode.types import Usage
 
 
 @dataclass(frozen=True, slots=True)

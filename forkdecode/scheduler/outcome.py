@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from forkdecode.results import TokenLogprob
 from forkdecode.scheduler.events import CandidateRecord, TopPairs
 from forkdecode.scheduler.group import SequenceGroup
 from forkdecode.step import F32, I64, TopLogprobs
 from forkdecode.strategies.history import TokenPath
 from forkdecode.strategies.hypotheses import CANCELLED, REASONS, HypothesisBatch
-from forkdecode.types import TokenLogprob
 
 
 def top_pairs(ids: I64, values: F32) -> TopPairs:

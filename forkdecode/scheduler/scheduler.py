@@ -9,7 +9,7 @@ import numpy as np
 
 from forkdecode.config import EngineConfig
 from forkdecode.errors import CancelledError as Cancelled
-from forkdecode.errors import CapacityError, ForkdecodeError, GroupFailedError, invalid
+from forkdecode.errors import CapacityError, ForkdecodeError, GroupFailedError, QueueFullError, invalid
 from forkdecode.kv.block_pool import BlockPool
 from forkdecode.kv.prefix_cache import PrefixCache
 from forkdecode.kv.swap import HostPool
@@ -26,6 +26,9 @@ from forkdecode.scheduler.stats import Counters, EngineStats
 from forkdecode.step import StepOutput, StepPlan
 from forkdecode.strategies.factory import make_policy
 from forkdecode.strategies.policy import Policy
+
+QUEUE_RETRY = 1.0
+"""Seconds after which a full queue may have room again."""
 
 
 class Scheduler:
@@ -83,9 +86,10 @@ class Scheduler:
         if request.request_id in self._groups:
             raise invalid("request_id", f"{request.request_id!r} is in use", "an id of no running request")
         if len(self._batcher.waiting) >= self._config.max_waiting:
-            raise CapacityError(
+            raise QueueFullError(
                 f"{len(self._batcher.waiting)} requests are waiting, which is the limit",
                 request_id=request.request_id,
+                retry_after=QUEUE_RETRY,
             )
         self.check_request(request)
         self._number += 1

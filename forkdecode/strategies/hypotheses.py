@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
+from forkdecode.results import FinishReason
 from forkdecode.step import F32, I32, I64
-from forkdecode.types import FinishReason
 
 F64 = NDArray[np.float64]
 U8 = NDArray[np.uint8]

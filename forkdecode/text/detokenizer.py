@@ -5,9 +5,9 @@ from __future__ import annotations
 import codecs
 from collections.abc import Collection, Sequence
 
+from forkdecode.results import FinishReason
 from forkdecode.text.stop import ROOT, StopAutomaton
 from forkdecode.text.token_bytes import TokenBytes
-from forkdecode.types import FinishReason
 
 
 class Detokenizer:

@@ -219,7 +219,7 @@ def test_a_full_queue_refuses_the_newest() -> None:
             running.set()
             assert go_on.wait(60)
 
-        first = llm._session.prepare([5], Beam(width=2), None, options, chat=False, request_id=None)
+        first = llm._session.requests.prepare([5], Beam(width=2), None, options, chat=False, request_id=None)
         first = dataclasses.replace(first.request, stream=True)
         llm._session.engine.thread.submit([Job(first, hold)])
         assert running.wait(60)  # the engine's thread stands still in `hold`

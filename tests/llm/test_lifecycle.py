@@ -371,3 +371,19 @@ def test_two_engines_run_side_by_side() -> None:
             handles = [e.submit(PROMPT, Beam(width=4), max_tokens=20) for e in (one, two)]
             found = [outcome(h.result()) for h in handles]
             assert [[c[:4] for c in r] for r in found] == [[c[:4] for c in r] for r in expected]
+
+
+DROPPED = """
+from tests.llm.models import TOKENIZER, tiny_llama
+from forkdecode import LLM, Beam, Started
+llm = LLM(tiny_llama(), tokenizer=TOKENIZER, num_blocks=4096, threads=1)
+handle = llm.submit("hello", Beam(width=8), max_tokens=400, ignore_eos=True, stream=True)
+assert isinstance(next(handle), Started)
+del llm, handle  # the engine's thread is told to end, and the interpreter does not wait for it
+"""
+
+
+def test_an_engine_that_was_dropped_just_before_the_end() -> None:
+    command = [sys.executable, "-c", DROPPED]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")

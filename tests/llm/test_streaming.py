@@ -127,9 +127,10 @@ def test_beams_tell_of_their_best_row(llm: LLM, name: str) -> None:
     assert len(updates) == 5  # after the sixth token no row is left
     for number, update in enumerate(updates, 1):
         assert isinstance(update, BeamUpdate)
-        assert update.generated_tokens == len(update.token_ids) == number
+        best = update.beams[0]
+        assert update.generated_tokens == len(best.token_ids) == number
         assert update.finished == 0
-        assert text_of(update.token_ids).startswith(update.text)
+        assert text_of(best.token_ids).startswith(best.text)
     assert isinstance(events[-1], Finished)
     assert outcome(events[-1].result) == outcome(
         llm.decode(PROMPT, STRATEGIES[name], max_tokens=6, ignore_eos=True)

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from forkdecode.results import Candidate
 from forkdecode.strategies.factory import make_policy
 from forkdecode.strategies.hypotheses import CANCELLED
-from forkdecode.types import BestOf, Candidate, Options, Sample
+from forkdecode.types import BestOf, Options, Sample
 from tests.strategies.toy import Run, markov, run
 
 MODEL = markov(2, 10, eos=[1, 4])

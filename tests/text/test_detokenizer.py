@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from forkdecode.results import FinishReason
 from forkdecode.text.detokenizer import Detokenizer
 from forkdecode.text.stop import StopAutomaton
 from forkdecode.text.token_bytes import TokenBytes, token_bytes
-from forkdecode.types import FinishReason
 from tests.text.tokenizers_for_tests import CORPUS, byte_level, decode, sentencepiece
 
 BYTE_LEVEL = token_bytes(byte_level())

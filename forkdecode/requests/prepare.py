@@ -1,28 +1,20 @@
-"""What LLM and AsyncLLM share: a running engine, and requests made ready for it."""
+"""What LLM, AsyncLLM and the server share: a caller's arguments made ready for an engine."""
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-import os
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from transformers import PreTrainedModel
-
-from forkdecode.checks import check_bool, check_int, check_unicode, shown
-from forkdecode.config import EngineConfig
+from forkdecode.checks import check_bool, check_unicode
 from forkdecode.errors import InvalidRequestError, invalid
-from forkdecode.llm.assembly import Assembler
-from forkdecode.llm.resolve import Resolver
-from forkdecode.llm.start import RunningEngine, start_engine
-from forkdecode.model.loader import LoadedModel, adopt, load
+from forkdecode.model.info import ModelInfo
+from forkdecode.requests.assembly import Assembler
+from forkdecode.requests.resolve import Resolver
 from forkdecode.scheduler.request import DecodeRequest
 from forkdecode.types import Greedy, make_options
-
-MAX_THREADS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,28 +25,11 @@ class Prepared:
     assembler: Assembler
 
 
-@dataclass(frozen=True, slots=True)
-class ModelChoice:
-    """Which model a caller wants and how; not checked yet."""
+class RequestMaker:
+    """Checks requests for one model. Safe to call from several threads."""
 
-    model: Any
-    tokenizer: Any
-    dtype: str
-    device: str
-    threads: int | None
-    max_positions: int | None
-
-
-class Session:
-    """An engine with the means to feed it. Everything here may be called from any thread."""
-
-    def __init__(self, choice: ModelChoice, config: dict[str, Any]) -> None:
-        settings, threads = make_config(config), choice.threads
-        if threads is not None:
-            threads = check_int("threads", threads, 1, MAX_THREADS)
-        loaded = open_model(choice)
-        self._resolver = Resolver(loaded.tokenizer, loaded.info)
-        self.engine: RunningEngine = start_engine(loaded, settings, threads)
+    def __init__(self, tokenizer: Any | None, info: ModelInfo) -> None:
+        self._resolver = Resolver(tokenizer, info)
         # Random, so that no id that a caller may choose is taken already.
         self._prefix = f"request-{uuid.uuid4().hex[:8]}"
         self._numbers = itertools.count(1)
@@ -124,32 +99,6 @@ class Session:
                 ) from error
             prepared.append(ready)
         return prepared
-
-
-def open_model(choice: ModelChoice) -> LoadedModel:
-    """The model that a caller names or hands over. Raises ModelLoadError, InvalidRequestError."""
-    model, tokenizer, limit = choice.model, choice.tokenizer, choice.max_positions
-    for name, value in (("dtype", choice.dtype), ("device", choice.device)):
-        check_unicode(name, value)
-    if limit is not None:
-        limit = check_int("max_positions", limit, 1)
-    if tokenizer is not None and not (hasattr(tokenizer, "encode") and hasattr(tokenizer, "get_vocab")):
-        raise invalid("tokenizer", f"{shown(tokenizer)} is none", "a tokenizer of transformers, or None")
-    if isinstance(model, PreTrainedModel):
-        return adopt(model, tokenizer, choice.dtype, choice.device, max_positions=limit)
-    if not isinstance(model, (str, os.PathLike)) or not os.fspath(model):
-        raise invalid("model", f"{shown(model)} is no model", "a name, a folder or a transformers model")
-    loaded = load(os.fspath(model), choice.dtype, choice.device, max_positions=limit)
-    return loaded if tokenizer is None else dataclasses.replace(loaded, tokenizer=tokenizer)
-
-
-def make_config(given: Mapping[str, Any]) -> EngineConfig:
-    """EngineConfig from keyword arguments; an unknown name is refused by name."""
-    names = [field.name for field in dataclasses.fields(EngineConfig)]
-    unknown = sorted(set(given) - set(names))
-    if unknown:
-        raise invalid(unknown[0], "is not a setting of the engine", ", ".join(names))
-    return EngineConfig(**given)
 
 
 def is_batch(prompt: Any) -> bool:

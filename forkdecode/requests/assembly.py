@@ -8,6 +8,19 @@ from dataclasses import replace
 import numpy as np
 
 from forkdecode.errors import CancelledError, CapacityError, ForkdecodeError, GroupFailedError
+from forkdecode.results import (
+    BeamUpdate,
+    Candidate,
+    CandidateFinished,
+    DecodeResult,
+    Delta,
+    Event,
+    Finished,
+    LiveBeam,
+    Started,
+    TokenLogprob,
+    Usage,
+)
 from forkdecode.scheduler.events import (
     BeamStep,
     CandidateEnded,
@@ -21,21 +34,7 @@ from forkdecode.scheduler.events import (
 from forkdecode.scheduler.request import DecodeRequest
 from forkdecode.text.detokenizer import Detokenizer
 from forkdecode.text.token_bytes import TokenBytes
-from forkdecode.types import (
-    BeamUpdate,
-    BestOf,
-    Candidate,
-    CandidateFinished,
-    DecodeResult,
-    Delta,
-    Event,
-    Finished,
-    Sample,
-    Scorer,
-    Started,
-    TokenLogprob,
-    Usage,
-)
+from forkdecode.types import BestOf, Sample, Scorer
 
 
 class TextRules:
@@ -88,7 +87,9 @@ class Assembler:
         if isinstance(event, BeamStep):
             ids = tuple(event.token_ids.tolist())
             text = self._rules.detokenizer().push(ids)
-            return [BeamUpdate(request_id, len(ids), ids, text, event.score, event.finished)]
+            return [
+                BeamUpdate(request_id, len(ids), (LiveBeam(0, 0, ids, text, event.score),), event.finished)
+            ]
         return [Finished(request_id, self._result(event))]
 
     def _deltas(self, event: TokensAppended) -> list[Event]:

@@ -1,0 +1,70 @@
+"""What LLM and AsyncLLM share: a running engine, and who makes requests for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from forkdecode.checks import check_int, check_unicode, shown
+from forkdecode.config import EngineConfig
+from forkdecode.engine.start import RunningEngine, start_engine
+from forkdecode.errors import invalid
+from forkdecode.model.loader import LoadedModel, adopt, load
+from forkdecode.requests.prepare import RequestMaker
+
+MAX_THREADS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """Which model a caller wants and how; not checked yet."""
+
+    model: Any
+    tokenizer: Any
+    dtype: str
+    device: str
+    threads: int | None
+    max_positions: int | None
+
+
+class Session:
+    """An engine with the means to feed it. Everything here may be called from any thread."""
+
+    def __init__(self, choice: ModelChoice, config: dict[str, Any]) -> None:
+        settings, threads = make_config(config), choice.threads
+        if threads is not None:
+            threads = check_int("threads", threads, 1, MAX_THREADS)
+        loaded = open_model(choice)
+        self.requests = RequestMaker(loaded.tokenizer, loaded.info)
+        self.engine: RunningEngine = start_engine(loaded, settings, threads)
+
+
+def open_model(choice: ModelChoice) -> LoadedModel:
+    """The model that a caller names or hands over. Raises ModelLoadError, InvalidRequestError."""
+    model, tokenizer, limit = choice.model, choice.tokenizer, choice.max_positions
+    for name, value in (("dtype", choice.dtype), ("device", choice.device)):
+        check_unicode(name, value)
+    if limit is not None:
+        limit = check_int("max_positions", limit, 1)
+    if tokenizer is not None and not (hasattr(tokenizer, "encode") and hasattr(tokenizer, "get_vocab")):
+        raise invalid("tokenizer", f"{shown(tokenizer)} is none", "a tokenizer of transformers, or None")
+    if isinstance(model, PreTrainedModel):
+        return adopt(model, tokenizer, choice.dtype, choice.device, max_positions=limit)
+    if not isinstance(model, (str, os.PathLike)) or not os.fspath(model):
+        raise invalid("model", f"{shown(model)} is no model", "a name, a folder or a transformers model")
+    loaded = load(os.fspath(model), choice.dtype, choice.device, max_positions=limit)
+    return loaded if tokenizer is None else dataclasses.replace(loaded, tokenizer=tokenizer)
+
+
+def make_config(given: Mapping[str, Any]) -> EngineConfig:
+    """EngineConfig from keyword arguments; an unknown name is refused by name."""
+    names = [field.name for field in dataclasses.fields(EngineConfig)]
+    unknown = sorted(set(given) - set(names))
+    if unknown:
+        raise invalid(unknown[0], "is not a setting of the engine", ", ".join(names))
+    return EngineConfig(**given)

@@ -1,0 +1,190 @@
+"""What callers get: results, and the events of a request as it runs. All frozen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from forkdecode.types import Strategy
+
+FinishReason: TypeAlias = Literal["eos", "stop", "length", "cancelled", "pruned"]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """One generated token: its id, raw and processed log-probability, and the step's top k of both."""
+
+    token_id: int
+    logprob: float
+    selection_logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+    top_processed: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One finished candidate. index: which sample it is, or the hypothesis's rank for a beam.
+
+    token_ids are the generated tokens, the EOS or stop token included; text has neither.
+    score: what it is ranked by.
+    """
+
+    index: int
+    token_ids: tuple[int, ...]
+    text: str
+    finish_reason: FinishReason
+    cumulative_logprob: float
+    selection_logprob: float
+    score: float
+    logprobs: tuple[TokenLogprob, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What one request took. Times in seconds; blocks are of the engine's block size.
+
+    unshared_block_steps and unique_block_steps are sums over steps: the paper's saving is
+    1 - unique / unshared, averaged over time.
+    """
+
+    prompt_tokens: int
+    cached_tokens: int
+    generated_tokens: int
+    peak_unshared_blocks: int
+    peak_unique_blocks: int
+    unshared_block_steps: int
+    unique_block_steps: int
+    copies: int
+    preemptions: int
+    recomputed_tokens: int
+    swapped_blocks: int
+    steps: int
+    queue_time: float
+    time_to_first_token: float
+    time_per_token: float
+    total_time: float
+
+    @property
+    def saved(self) -> float:
+        """Share of KV blocks saved by sharing, averaged over time (PagedAttention paper, 6.3)."""
+        return 1 - self.unique_block_steps / self.unshared_block_steps if self.unshared_block_steps else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeResult:
+    """A finished request: its candidates, best first where the strategy ranks, and its usage."""
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    strategy: Strategy
+    seed: int | None
+    candidates: tuple[Candidate, ...]
+    usage: Usage
+
+    @property
+    def text(self) -> str:
+        """The first candidate's text."""
+        return self.candidates[0].text
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredContinuation:
+    """One continuation and how likely the model finds it. logprobs: one record a token;
+    cumulative_logprob is their sum."""
+
+    index: int
+    token_ids: tuple[int, ...]
+    text: str
+    cumulative_logprob: float
+    logprobs: tuple[TokenLogprob, ...]
+
+    @property
+    def mean_logprob(self) -> float:
+        """A token, on average."""
+        return self.cumulative_logprob / len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreResult:
+    """The continuations of one prompt, in the order they were given."""
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    continuations: tuple[ScoredContinuation, ...]
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The prompt's first step ran."""
+
+    request_id: str
+    prompt_tokens: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """New tokens of one candidate, and the text that has become certain with them."""
+
+    request_id: str
+    candidate: int
+    token_ids: tuple[int, ...]
+    text: str
+    logprobs: tuple[TokenLogprob, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The next tokens that all candidates which a beam can still return begin with, and the text that
+    has become certain with them. Final: nothing of it is ever taken back."""
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class LiveBeam:
+    """One live hypothesis. token_ids and text come after all that is committed. parent_id: the
+    hypothesis of the last update that it continues, 0 if that update did not show it or was the first.
+    score: what it would score if it ended now."""
+
+    hypothesis_id: int
+    parent_id: int
+    token_ids: tuple[int, ...]
+    text: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class BeamUpdate:
+    """The best live hypotheses of a beam after a step, best first: provisional, replaced in full by the
+    next update. generated_tokens: of each of them, the committed ones included. finished: how many
+    hypotheses are in the pool."""
+
+    request_id: str
+    generated_tokens: int
+    beams: tuple[LiveBeam, ...]
+    finished: int
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateFinished:
+    """One sample ended; its text is complete."""
+
+    request_id: str
+    candidate: int
+    finish_reason: FinishReason
+    cumulative_logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The request is done."""
+
+    request_id: str
+    result: DecodeResult
+
+
+Event: TypeAlias = Started | Delta | Committed | BeamUpdate | CandidateFinished | Finished

@@ -1,0 +1,1 @@
+"""What crosses the network: generated messages, and records and errors to and from them."""

@@ -1,0 +1,1 @@
+"""The gRPC service: a front end in asyncio before an engine process."""
