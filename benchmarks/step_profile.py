@@ -116,9 +116,9 @@ class Profile:
 
     def __init__(self, args: argparse.Namespace) -> None:
         from forkdecode.config import EngineConfig
-        from forkdecode.llm.resolve import Resolver
-        from forkdecode.llm.start import build_engine
+        from forkdecode.engine.start import build_engine
         from forkdecode.model.loader import load
+        from forkdecode.requests.resolve import Resolver
 
         loaded = load(args.model, args.dtype)
         self._dtype = loaded.info.dtype
@@ -137,7 +137,7 @@ class Profile:
     def run(self, work: Workload, steps: int) -> dict[str, float]:
         """Milliseconds of each part, median over `steps` decode steps."""
         from forkdecode import Beam, Greedy, Options, Sample
-        from forkdecode.llm.assembly import Assembler
+        from forkdecode.requests.assembly import Assembler
 
         strategy: Any = {
             "beam": lambda: Beam(work.rows, num_return_sequences=1),
