@@ -115,6 +115,70 @@ class ScoreResult:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineStats:
+    """A snapshot between two steps. Sums are since the engine started.
+
+    shared_blocks: held more than once. cached_blocks: held by the prefix cache alone, free to take.
+    saved: 1 - unique / unshared blocks over all steps and groups. waste: share of the slots in the
+    groups' unique blocks that held no token, over all steps (the unused ends of last blocks).
+    """
+
+    steps: int
+    running_groups: int
+    waiting_groups: int
+    running_rows: int
+    total_blocks: int
+    free_blocks: int
+    used_blocks: int
+    shared_blocks: int
+    cached_blocks: int
+    unique_block_steps: int
+    unshared_block_steps: int
+    wasted_slot_steps: int
+    block_size: int
+    copies: int
+    preemptions: int
+    swapped_blocks: int
+    recomputed_tokens: int
+    prefill_tokens: int
+    cached_prompt_tokens: int
+    generated_tokens: int
+    finished_groups: int
+    failed_groups: int
+
+    @property
+    def saved(self) -> float:
+        return 1 - self.unique_block_steps / self.unshared_block_steps if self.unshared_block_steps else 0.0
+
+    @property
+    def waste(self) -> float:
+        slots = self.unique_block_steps * self.block_size
+        return self.wasted_slot_steps / slots if slots else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """What a server serves, and its limits.
+
+    dtype: of weights and KV cache, "float32", "bfloat16" or "float16". max_positions: prompt and
+    generated tokens together. The pool holds block_size * num_blocks tokens. version: the server's
+    of forkdecode. max_request_bytes: of one request, as it is sent.
+    """
+
+    name: str
+    dtype: str
+    vocab_size: int
+    max_positions: int
+    eos_ids: tuple[int, ...]
+    block_size: int
+    num_blocks: int
+    has_chat_template: bool
+    has_tokenizer: bool
+    version: str
+    max_request_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Started:
     """The prompt's first step ran."""
 

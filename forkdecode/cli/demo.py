@@ -15,8 +15,7 @@ from rich.text import Text
 from forkdecode.cli.demo_prompts import ARTICLE, EMAIL, RECIPE, STORY
 from forkdecode.cli.render import candidate_table
 from forkdecode.llm import LLM, Handle
-from forkdecode.results import DecodeResult
-from forkdecode.scheduler.stats import EngineStats
+from forkdecode.results import DecodeResult, EngineStats
 from forkdecode.types import Beam, BestOf, Greedy, Sample, Strategy
 
 REFRESH = 0.1

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from forkdecode.results import EngineStats
 from forkdecode.scheduler.events import GroupEvent
 from forkdecode.scheduler.request import DecodeRequest
 from forkdecode.scheduler.scheduler import Scheduler
-from forkdecode.scheduler.stats import EngineStats
 from forkdecode.step import StepOutput, StepPlan
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from forkdecode.errors import ForkdecodeError
+from forkdecode.results import EngineStats
 from forkdecode.scheduler.events import GroupEvent
 from forkdecode.scheduler.request import DecodeRequest
-from forkdecode.scheduler.stats import EngineStats
 
 Sink: TypeAlias = Callable[[GroupEvent | ForkdecodeError], None]
 """Takes a request's events, or the error that ended it, in a thread of the engine's: must not block."""

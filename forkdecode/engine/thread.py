@@ -17,9 +17,9 @@ import structlog
 from forkdecode.engine.core import Engine
 from forkdecode.engine.port import Job
 from forkdecode.errors import EngineClosedError, ForkdecodeError, GroupFailedError, invalid
+from forkdecode.results import EngineStats
 from forkdecode.scheduler.events import GroupEvent, GroupFailed, GroupFinished
 from forkdecode.scheduler.request import DecodeRequest
-from forkdecode.scheduler.stats import EngineStats
 
 _log = structlog.get_logger("forkdecode.engine")
 

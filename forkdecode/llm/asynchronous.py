@@ -16,8 +16,7 @@ from forkdecode.llm.handle import AsyncHandle
 from forkdecode.llm.session import ModelChoice, Session
 from forkdecode.model.info import ModelInfo
 from forkdecode.requests.prepare import Prepared, is_batch
-from forkdecode.results import Event
-from forkdecode.scheduler.stats import EngineStats
+from forkdecode.results import EngineStats, Event
 from forkdecode.types import Options, Prompt, Strategy
 
 

@@ -15,8 +15,7 @@ from forkdecode.llm.handle import EventStream, Handle
 from forkdecode.llm.session import ModelChoice, Session
 from forkdecode.model.info import ModelInfo
 from forkdecode.requests.prepare import Prepared, is_batch
-from forkdecode.results import DecodeResult
-from forkdecode.scheduler.stats import EngineStats
+from forkdecode.results import DecodeResult, EngineStats
 from forkdecode.types import Options, Prompt, Strategy
 
 

@@ -13,6 +13,7 @@ from forkdecode.errors import CapacityError, ForkdecodeError, GroupFailedError, 
 from forkdecode.kv.block_pool import BlockPool
 from forkdecode.kv.prefix_cache import PrefixCache
 from forkdecode.kv.swap import HostPool
+from forkdecode.results import EngineStats
 from forkdecode.scheduler.admission import Admission
 from forkdecode.scheduler.batching import Batcher
 from forkdecode.scheduler.commit import commit_selection, started
@@ -22,7 +23,7 @@ from forkdecode.scheduler.outcome import partial_records, records
 from forkdecode.scheduler.plan import Moves, PlanBuilder
 from forkdecode.scheduler.preemption import PreemptionCost, Preemptor
 from forkdecode.scheduler.request import DecodeRequest, check_capacity
-from forkdecode.scheduler.stats import Counters, EngineStats
+from forkdecode.scheduler.stats import Counters
 from forkdecode.step import StepOutput, StepPlan
 from forkdecode.strategies.factory import make_policy
 from forkdecode.strategies.policy import Policy
