@@ -1,0 +1,1 @@
+"""Load for a server: what is asked, at which times, by which kinds of clients."""
