@@ -48,7 +48,7 @@ def _strategy(draw: random.Random) -> Strategy:
     seed = draw.randrange(2**32)
     return draw.choice(
         (
-            lambda: Greedy(),
+            Greedy,
             lambda: Sample(n=draw.randint(1, 8), temperature=0.8, top_p=0.95, seed=seed),
             lambda: BestOf(best_of=draw.randint(2, 8), seed=seed),
             lambda: Beam(width=draw.randint(2, 8)),
