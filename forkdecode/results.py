@@ -114,6 +114,10 @@ class ScoreResult:
     usage: Usage
 
 
+BATCH_ROW_BOUNDS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+"""Of EngineStats.steps_by_rows."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineStats:
     """A snapshot between two steps. Sums are since the engine started.
@@ -121,6 +125,8 @@ class EngineStats:
     shared_blocks: held more than once. cached_blocks: held by the prefix cache alone, free to take.
     saved: 1 - unique / unshared blocks over all steps and groups. waste: share of the slots in the
     groups' unique blocks that held no token, over all steps (the unused ends of last blocks).
+    decoded_rows: sum over steps of the rows that decoded. steps_by_rows: how many steps decoded up to
+    BATCH_ROW_BOUNDS[i] rows and more than the bound before; the last entry has no upper bound.
     """
 
     steps: int
@@ -145,6 +151,8 @@ class EngineStats:
     generated_tokens: int
     finished_groups: int
     failed_groups: int
+    decoded_rows: int = 0
+    steps_by_rows: tuple[int, ...] = ()
 
     @property
     def saved(self) -> float:

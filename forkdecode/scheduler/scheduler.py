@@ -189,7 +189,7 @@ class Scheduler:
             raise RuntimeError("commit and abort need a schedule before them")
         self._builder = None
         self._preemptor.step_done()
-        self._counters.steps += 1
+        self._counters.step_done(builder.rows)
         return builder
 
     def _count(self, group: SequenceGroup) -> None:
@@ -260,6 +260,8 @@ class Scheduler:
             + sum(g.costs.generated_tokens for g in self._groups.values()),
             finished_groups=c.finished_groups,
             failed_groups=c.failed_groups,
+            decoded_rows=c.decoded_rows,
+            steps_by_rows=tuple(c.steps_by_rows),
         )
 
     def check(self) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import bisect
+from dataclasses import dataclass, field
+
+from forkdecode.results import BATCH_ROW_BOUNDS
 
 
 @dataclass(slots=True)
@@ -22,3 +25,11 @@ class Counters:
     generated_tokens: int = 0
     finished_groups: int = 0
     failed_groups: int = 0
+    decoded_rows: int = 0
+    steps_by_rows: list[int] = field(default_factory=lambda: [0] * (len(BATCH_ROW_BOUNDS) + 1))
+
+    def step_done(self, rows: int) -> None:
+        """A step ran that decoded `rows` rows."""
+        self.steps += 1
+        self.decoded_rows += rows
+        self.steps_by_rows[bisect.bisect_left(BATCH_ROW_BOUNDS, rows)] += 1
