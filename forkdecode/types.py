@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from forkdecode.results import Candidate
 
 EarlyStopping: TypeAlias = Literal[True, False, "never"]
-RankBy: TypeAlias = Literal["cumulative_logprob", "mean_logprob"]
+RankBy: TypeAlias = Literal["cumulative_logprob", "mean_logprob", "none"]
 Scorer: TypeAlias = Callable[[Sequence["Candidate"]], Sequence[float]]
 """Takes one request's finished candidates, returns a score for each: higher is better."""
 Message: TypeAlias = Mapping[str, Any]
@@ -80,8 +80,9 @@ class BestOf:
     """Draw best_of samples and return the n best, ranked.
 
     rank_by: "cumulative_logprob", "mean_logprob" (per generated token), or a scorer: a callable
-    on the finished candidates, run in the caller's thread. first_finished: stop as soon as that
-    many candidates have finished, and rank those alone.
+    on the finished candidates, run in the caller's thread; or "none": all that finish are returned,
+    whatever n is, in the order of samples, for the caller to rank. first_finished: stop as soon as
+    that many candidates have finished, and rank those alone.
     """
 
     best_of: int = 8
@@ -108,7 +109,7 @@ class BestOf:
             raise invalid(
                 "rank_by",
                 f"{shown(self.rank_by)} is unknown",
-                "'cumulative_logprob', 'mean_logprob' or a callable on candidates",
+                "'cumulative_logprob', 'mean_logprob', 'none' or a callable on candidates",
             )
         if self.first_finished is not None:
             keep(self, "first_finished", check_int, self.n, self.best_of)

@@ -32,7 +32,7 @@ STRATEGY_FLAGS: Flags = {
     "min_p": (float, "sample, best-of: drop tokens below this share of the likeliest one's probability."),
     "typical_p": (float, "sample, best-of: locally typical sampling."),
     "seed": (int, "sample, best-of: the same seed repeats the same candidates."),
-    "rank_by": (str, "best-of: cumulative_logprob or mean_logprob."),
+    "rank_by": (str, "best-of: cumulative_logprob or mean_logprob; none: all, unranked."),
     "first_finished": (int, "best-of: stop when this many have finished."),
 }
 OPTION_FLAGS: Flags = {

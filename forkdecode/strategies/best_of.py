@@ -23,8 +23,8 @@ class BestOfPolicy:
 
     With first_finished = k, the step in which the k-th sample ends is the last: all that ended by
     then are ranked, the others are reported in `Decision.finished` as cancelled and not ranked.
-    With a caller's scorer, results() are all finished samples in their order, for the caller's
-    thread to score and rank; their score is then the cumulative log-probability until it has.
+    With a caller's scorer, and with "none", results() are all finished samples in their order, for
+    the caller to score and rank; their score is then the cumulative log-probability until it has.
     """
 
     streams_candidates = True
@@ -58,8 +58,8 @@ class BestOfPolicy:
         return mean_logprob(rows.cumulative, max(rows.generated, 1)) if self._by_mean else rows.cumulative
 
     def results(self) -> HypothesisBatch:
-        """The n best, best first; all in sample order where a scorer is to rank them."""
-        if not callable(self._strategy.rank_by):
+        """The n best, best first; all in sample order where the caller is to rank them."""
+        if not callable(self._strategy.rank_by) and self._strategy.rank_by != "none":
             return self.hypotheses.best(self._strategy.n)
         finished = self.hypotheses.best()
         return finished[np.argsort(finished.candidate, kind="stable")]

@@ -121,3 +121,20 @@ def test_first_finished_with_a_scorer_ranks_those_alone(llm: LLM) -> None:
     strategy = BestOf(best_of=8, n=1, seed=5, first_finished=2, rank_by=scorer)
     llm.decode(PROMPT, strategy, max_tokens=60, logit_bias={EOS_ID: 2.0})
     assert 2 <= seen[0] < 8
+
+
+@pytest.mark.parametrize("first_finished", [None, 2])
+def test_unranked_gives_what_a_scorer_would_be_given(llm: LLM, first_finished: int | None) -> None:
+    given: list[Candidate] = []
+
+    def scorer(candidates: Sequence[Candidate]) -> list[float]:
+        given.extend(candidates)
+        return by_length(candidates)
+
+    more: dict[str, Any] = {"best_of": 8, "n": 1, "seed": 5, "first_finished": first_finished}
+    options = {"max_tokens": 60, "logit_bias": {EOS_ID: 2.0}}
+    llm.decode(PROMPT, BestOf(rank_by=scorer, **more), **options)
+    result = llm.decode(PROMPT, BestOf(rank_by="none", **more), **options)
+    assert result.candidates == tuple(given)
+    assert [c.index for c in given] == sorted(c.index for c in given)
+    assert len(given) == 8 or first_finished

@@ -12,6 +12,7 @@ class RankBy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RANK_BY_UNSPECIFIED: _ClassVar[RankBy]
     RANK_BY_CUMULATIVE_LOGPROB: _ClassVar[RankBy]
     RANK_BY_MEAN_LOGPROB: _ClassVar[RankBy]
+    RANK_BY_NONE: _ClassVar[RankBy]
 
 class EarlyStopping(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -31,6 +32,7 @@ class FinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 RANK_BY_UNSPECIFIED: RankBy
 RANK_BY_CUMULATIVE_LOGPROB: RankBy
 RANK_BY_MEAN_LOGPROB: RankBy
+RANK_BY_NONE: RankBy
 EARLY_STOPPING_UNSPECIFIED: EarlyStopping
 EARLY_STOPPING_FALSE: EarlyStopping
 EARLY_STOPPING_TRUE: EarlyStopping
