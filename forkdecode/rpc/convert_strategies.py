@@ -1,0 +1,103 @@
+"""Strategies to and from the protocol."""
+
+from __future__ import annotations
+
+from typing import Any, cast, get_args
+
+from forkdecode.checks import shown
+from forkdecode.errors import invalid
+from forkdecode.rpc.fields import given
+from forkdecode.rpc.v1 import decode_pb2 as pb
+from forkdecode.types import Beam, BestOf, EarlyStopping, Greedy, RankBy, Sample, Strategy
+
+_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p", "seed")
+_BEAM = ("width", "num_return_sequences", "length_penalty", "patience")
+_RANKS: dict[RankBy, pb.RankBy] = {
+    name: cast(pb.RankBy, pb.RankBy.Value(f"RANK_BY_{name.upper()}")) for name in get_args(RankBy)
+}
+_STOPPING: dict[EarlyStopping, pb.EarlyStopping] = {
+    False: pb.EARLY_STOPPING_FALSE,
+    True: pb.EARLY_STOPPING_TRUE,
+    "never": pb.EARLY_STOPPING_NEVER,
+}
+
+
+def strategy_of(request: pb.DecodeRequest) -> Strategy:
+    """Greedy if none is set. Raises InvalidRequestError."""
+    match request.WhichOneof("strategy"):
+        case "sample":
+            sample = request.sample
+            return Sample(**given(sample, ["n"]), **given(sample.sampling, _SAMPLING))
+        case "best_of":
+            return _best_of(request.best_of)
+        case "beam":
+            return _beam(request.beam)
+        case _:
+            return Greedy()
+
+
+def _best_of(message: pb.BestOf) -> BestOf:
+    settings = given(message, ["best_of", "n", "first_finished"]) | given(message.sampling, _SAMPLING)
+    if message.rank_by != pb.RANK_BY_UNSPECIFIED:
+        settings["rank_by"] = _named("rank_by", pb.RankBy, _RANKS, message.rank_by)
+    return BestOf(**settings)
+
+
+def _beam(message: pb.Beam) -> Beam:
+    settings = given(message, _BEAM)
+    if message.early_stopping != pb.EARLY_STOPPING_UNSPECIFIED:
+        settings["early_stopping"] = _named(
+            "early_stopping", pb.EarlyStopping, _STOPPING, message.early_stopping
+        )
+    return Beam(**settings)
+
+
+def _named(field: str, kind: Any, known: dict[Any, Any], number: int) -> Any:
+    """What an enum's number stands for. Raises InvalidRequestError for one that is unknown."""
+    for value, its_number in known.items():
+        if its_number == number:
+            return value
+    raise invalid(field, f"{number} is not a {kind.DESCRIPTOR.name}", ", ".join(kind.keys()[1:]))
+
+
+def set_strategy(request: pb.DecodeRequest, strategy: Any) -> None:
+    """Writes every setting out, so that defaults of another version don't matter.
+
+    Raises InvalidRequestError for a scorer: it is a Python callable and stays where it is.
+    """
+    match strategy:
+        case Greedy():
+            request.greedy.SetInParent()
+        case Sample():
+            request.sample.n = strategy.n
+            _set_sampling(request.sample.sampling, strategy)
+        case BestOf():
+            _set_best_of(request.best_of, strategy)
+        case Beam():
+            _set(request.beam, strategy, _BEAM)
+            request.beam.early_stopping = _STOPPING[strategy.early_stopping]
+        case _:
+            raise invalid(
+                "strategy", f"{shown(strategy)} is not a strategy", "Greedy, Sample, BestOf or Beam"
+            )
+
+
+def _set_best_of(message: pb.BestOf, strategy: BestOf) -> None:
+    rank_by = strategy.rank_by
+    if not isinstance(rank_by, str):
+        allowed = " or ".join(repr(name) for name in _RANKS)
+        raise invalid("rank_by", "a callable cannot be sent: score finished candidates yourself", allowed)
+    _set(message, strategy, ("best_of", "n", "first_finished"))
+    _set_sampling(message.sampling, strategy)
+    message.rank_by = _RANKS[rank_by]
+
+
+def _set_sampling(message: pb.Sampling, strategy: Sample | BestOf) -> None:
+    _set(message, strategy, _SAMPLING)
+
+
+def _set(message: Any, record: Any, names: tuple[str, ...]) -> None:
+    for name in names:
+        value = getattr(record, name)
+        if value is not None:
+            setattr(message, name, value)

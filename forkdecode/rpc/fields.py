@@ -1,0 +1,81 @@
+"""What of a request is set, what of it is unknown, and where a named option stands in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from google.protobuf.message import Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from forkdecode.errors import invalid
+from forkdecode.rpc.v1 import decode_pb2 as pb
+
+RENAMED = {"logprobs": "return_logprobs"}
+"""Options whose field in the protocol has another name than in the SDK."""
+
+_OPTION_PATHS = frozenset({"forced_prefix", *pb.Options.DESCRIPTOR.fields_by_name})
+
+
+def given(message: Message, names: Iterable[str]) -> dict[str, Any]:
+    """The fields of `message` among `names` that say something: of optional ones those that are set."""
+    fields = message.DESCRIPTOR.fields_by_name
+    return {
+        name: getattr(message, name)
+        for name in names
+        if not fields[name].has_presence or message.HasField(name)
+    }
+
+
+def check_known(message: Message) -> None:
+    """Raises InvalidRequestError, whose field is a path that ends in a number, for a message that holds
+    a field which this version does not know, at any depth."""
+    path = _unknown(message, "")
+    if path is not None:
+        allowed = f"the fields of {message.DESCRIPTOR.full_name} that this server knows"
+        raise invalid(path, "is a field number that this server does not know", allowed)
+
+
+def _unknown(message: Message, prefix: str) -> str | None:
+    unknown = UnknownFieldSet(message)
+    if len(unknown):
+        return f"{prefix}{unknown[0].field_number}"
+    for field, value in message.ListFields():
+        if field.message_type is None or field.message_type.GetOptions().map_entry:
+            continue
+        path = f"{prefix}{field.name}"
+        if not field.is_repeated:
+            found = _unknown(value, f"{path}.")
+        else:
+            each = (_unknown(item, f"{path}[{i}].") for i, item in enumerate(value))
+            found = next((one for one in each if one is not None), None)
+        if found is not None:
+            return found
+    return None
+
+
+def field_path(name: str, request: Message | None) -> str:
+    """Where in `request` the field stands that the SDK calls `name`: "top_p" of a Sample is
+    "sample.sampling.top_p". A name that is not found, or a path already, stays as it is."""
+    if not isinstance(request, pb.DecodeRequest):
+        return name
+    if name == "chat":
+        return "prompt.chat"
+    found = _strategy_path(name, request)
+    if found is not None or name in request.DESCRIPTOR.fields_by_name:
+        return found or name
+    option = RENAMED.get(name, name)
+    if option == "forced_prefix":
+        option = request.options.WhichOneof("forced_prefix") or option
+    return f"options.{option}" if option in _OPTION_PATHS else name
+
+
+def _strategy_path(name: str, request: pb.DecodeRequest) -> str | None:
+    strategy = request.WhichOneof("strategy")
+    if strategy is None:
+        return None
+    names = type(getattr(request, strategy)).DESCRIPTOR.fields_by_name
+    if name in names:
+        return f"{strategy}.{name}"
+    sampled = "sampling" in names and name in pb.Sampling.DESCRIPTOR.fields_by_name
+    return f"{strategy}.sampling.{name}" if sampled else None
