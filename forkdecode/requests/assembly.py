@@ -8,15 +8,16 @@ from dataclasses import replace
 import numpy as np
 
 from forkdecode.errors import CancelledError, CapacityError, ForkdecodeError, GroupFailedError
+from forkdecode.requests.beam_text import BeamText
 from forkdecode.results import (
     BeamUpdate,
     Candidate,
     CandidateFinished,
+    Committed,
     DecodeResult,
     Delta,
     Event,
     Finished,
-    LiveBeam,
     Started,
     TokenLogprob,
     Usage,
@@ -30,6 +31,7 @@ from forkdecode.scheduler.events import (
     GroupFinished,
     GroupStarted,
     TokensAppended,
+    TokensCommitted,
 )
 from forkdecode.scheduler.request import DecodeRequest
 from forkdecode.text.detokenizer import Detokenizer
@@ -69,6 +71,7 @@ class Assembler:
         self._request = request
         self._rules = TextRules(tokens, request)
         self._streams: dict[int, Detokenizer] = {}
+        self._beam = BeamText(self._rules.detokenizer())
 
     def events(self, event: GroupEvent | ForkdecodeError) -> list[Event]:
         """What the caller sees of one engine event. Raises the error that ended the request; its
@@ -84,12 +87,11 @@ class Assembler:
             return self._deltas(event)
         if isinstance(event, CandidateEnded):
             return self._ended(event)
-        if isinstance(event, BeamStep):
+        if isinstance(event, TokensCommitted):
             ids = tuple(event.token_ids.tolist())
-            text = self._rules.detokenizer().push(ids)
-            return [
-                BeamUpdate(request_id, len(ids), (LiveBeam(0, 0, ids, text, event.score),), event.finished)
-            ]
+            return [Committed(request_id, ids, self._beam.commit(ids))]
+        if isinstance(event, BeamStep):
+            return [BeamUpdate(request_id, event.generated, self._beam.show(event), event.finished)]
         return [Finished(request_id, self._result(event))]
 
     def _deltas(self, event: TokensAppended) -> list[Event]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from forkdecode.errors import GroupFailedError
 from forkdecode.kv.prefix_cache import PrefixCache
-from forkdecode.scheduler.events import BeamStep, CandidateEnded, GroupEvent, GroupStarted, TokensAppended
+from forkdecode.scheduler.events import CandidateEnded, GroupEvent, GroupStarted, TokensAppended
 from forkdecode.scheduler.group import SequenceGroup
 from forkdecode.scheduler.outcome import top_of_rows
 from forkdecode.step import I64, SelectionResult
@@ -69,8 +69,8 @@ def commit_selection(
     events = _step_events(group, result, decision) if group.request.stream else []
     table.advance(decision.parents)
     group.move(rows, decision.parents, decision.tokens, next_states)
-    if group.request.stream:
-        events += _beam_events(group)
+    if group.beam_stream is not None and group.num_rows:
+        events += group.beam_stream.events(group.request_id, group.history, group.policy, decision, rows)
     return events, decision.done
 
 
@@ -132,12 +132,3 @@ def _step_events(group: SequenceGroup, result: SelectionResult, decision: Decisi
             CandidateEnded(request_id, int(finished.candidate[i]), reason, float(finished.cumulative[i]))
         )
     return events
-
-
-def _beam_events(group: SequenceGroup) -> list[GroupEvent]:
-    if group.policy.streams_candidates or not group.num_rows:
-        return []
-    scores = group.policy.live_score(group.rows)
-    best = int(np.argmax(scores))
-    tokens = group.history.tokens(group.rows.generated, np.array([best], np.int32))[0]
-    return [BeamStep(group.request_id, tokens, float(scores[best]), len(group.policy.hypotheses))]

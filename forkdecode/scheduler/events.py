@@ -8,6 +8,7 @@ from typing import TypeAlias
 from forkdecode.errors import ForkdecodeError
 from forkdecode.results import FinishReason, TokenLogprob, Usage
 from forkdecode.step import F32, I32, I64
+from forkdecode.strategies.hypotheses import F64
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +42,28 @@ class CandidateEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class BeamStep:
-    """The best live hypothesis after a step, and how many have finished so far."""
+class TokensCommitted:
+    """The next tokens that all candidates which a beam can still return begin with: final."""
 
     request_id: str
     token_ids: I64
-    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class BeamStep:
+    """The N best live hypotheses after a step, best first, and how many have finished so far.
+
+    generated: tokens of each of them, committed ones included. hypotheses [N]: their numbers, of no
+    other in the request. parents [N]: the numbers of those in the BeamStep before that they continue,
+    0 for none. token_ids [N, rest]: their tokens after all that is committed. scores [N].
+    """
+
+    request_id: str
+    generated: int
+    hypotheses: I64
+    parents: I64
+    token_ids: I64
+    scores: F64
     finished: int
 
 
@@ -81,5 +98,5 @@ class GroupFailed:
 
 
 GroupEvent: TypeAlias = (
-    GroupStarted | TokensAppended | CandidateEnded | BeamStep | GroupFinished | GroupFailed
+    GroupStarted | TokensAppended | CandidateEnded | TokensCommitted | BeamStep | GroupFinished | GroupFailed
 )

@@ -61,9 +61,10 @@ def records(group: SequenceGroup, batch: HypothesisBatch, first_rank: int = 0) -
 
 
 def partial_records(group: SequenceGroup) -> tuple[CandidateRecord, ...]:
-    """What a group that ends early has: its finished hypotheses, then its live rows, best first,
-    as cancelled."""
-    finished = records(group, group.policy.hypotheses.best())
+    """What a group that ends early has: its finished candidates, of a beam those that it could still
+    return, then its live rows, best first, as cancelled."""
+    policy = group.policy
+    finished = records(group, policy.hypotheses.best() if policy.streams_candidates else policy.results())
     if not group.rows.generated or not group.num_rows:
         return finished
     return finished + records(group, _cut_off(group), len(finished))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import copy
 from collections.abc import Collection, Sequence
 
 from forkdecode.results import FinishReason
@@ -40,6 +41,14 @@ class Detokenizer:
         self._match: tuple[int, int] | None = None
         """Where in the pending bytes the first stop string stands that ended in the last token."""
         self._strip_space = tokens.strips_first_space and not any(tokens.of(i) for i in prompt)
+
+    def copy(self) -> Detokenizer:
+        """Another that has read the same and goes on by itself."""
+        twin = copy.copy(self)
+        twin._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        twin._decoder.setstate(self._decoder.getstate())
+        twin._pending = self._pending.copy()
+        return twin
 
     def push(self, token_ids: Sequence[int]) -> str:
         """The text that has become certain with `token_ids`; they may include the one that ends it,
