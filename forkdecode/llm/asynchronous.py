@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any
 
 from transformers import PreTrainedModel
 
+from forkdecode.calls.arguments import is_batch
+from forkdecode.calls.handle import AsyncHandle
 from forkdecode.config import DEFAULT_MODEL
+from forkdecode.engine.port import Job
 from forkdecode.engine.sizing import Capacity
-from forkdecode.llm.handle import AsyncHandle
 from forkdecode.llm.session import ModelChoice, Session
 from forkdecode.model.info import ModelInfo
-from forkdecode.requests.prepare import Prepared, is_batch
+from forkdecode.requests.prepare import Prepared
 from forkdecode.results import EngineStats, Event
 from forkdecode.types import Options, Prompt, Strategy
 
@@ -152,6 +155,9 @@ class AsyncLLM:
 
     def _start(self, prepared: Sequence[Prepared]) -> list[AsyncHandle]:
         thread = self._session.engine.thread
-        handles = [AsyncHandle(one, thread) for one in prepared]
-        thread.submit([handle.job for handle in handles])
+        handles = [
+            AsyncHandle(one.request.request_id, one.assembler.events, partial(thread.cancel, one.request))
+            for one in prepared
+        ]
+        thread.submit([Job(one.request, handle.put) for one, handle in zip(prepared, handles, strict=True)])
         return handles

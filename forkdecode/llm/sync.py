@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, overload
 
 from transformers import PreTrainedModel
 
+from forkdecode.calls.arguments import is_batch
+from forkdecode.calls.handle import EventStream, Handle
 from forkdecode.config import DEFAULT_MODEL
+from forkdecode.engine.port import Job
 from forkdecode.engine.sizing import Capacity
-from forkdecode.llm.handle import EventStream, Handle
 from forkdecode.llm.session import ModelChoice, Session
 from forkdecode.model.info import ModelInfo
-from forkdecode.requests.prepare import Prepared, is_batch
+from forkdecode.requests.prepare import Prepared
 from forkdecode.results import DecodeResult, EngineStats
 from forkdecode.types import Options, Prompt, Strategy
 
@@ -162,8 +165,11 @@ class LLM:
 
     def _start(self, prepared: Sequence[Prepared]) -> list[Handle]:
         thread = self._session.engine.thread
-        handles = [Handle(one, thread) for one in prepared]
-        thread.submit([handle.job for handle in handles])
+        handles = [
+            Handle(one.request.request_id, one.assembler.events, partial(thread.cancel, one.request))
+            for one in prepared
+        ]
+        thread.submit([Job(one.request, handle.put) for one, handle in zip(prepared, handles, strict=True)])
         return handles
 
     def _wait(self, handles: list[Handle]) -> list[DecodeResult]:

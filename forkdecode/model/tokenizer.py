@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, SupportsIndex
+from collections.abc import Sequence
+from typing import Any, Protocol
 
-from forkdecode.checks import check_unicode, shown
+from forkdecode.calls.prompts import check_messages, plain_prompt
+from forkdecode.checks import check_unicode
 from forkdecode.errors import InvalidRequestError, invalid
 from forkdecode.types import Message, Prompt
-
-_PROMPTS = "a text, a sequence of token ids, or chat messages"
 
 
 class Tokenizer(Protocol):
@@ -32,17 +30,10 @@ def encode_prompt(
 
     Raises InvalidRequestError with field "prompt" (or "chat").
     """
-    if isinstance(prompt, str):
-        messages = [{"role": "user", "content": prompt}]
-        ids = _encode_chat(tokenizer, messages) if chat else _encode_text(tokenizer, prompt)
-    elif isinstance(prompt, (bytes, Mapping)) or not hasattr(prompt, "__iter__"):
-        raise invalid("prompt", f"{type(prompt).__name__} is not a prompt", _PROMPTS)
-    elif (items := list[Any](prompt)) and isinstance(items[0], Mapping):
-        ids = _encode_chat(tokenizer, items)
-    elif chat:
-        raise invalid("chat", "token ids are not a chat", "a text or chat messages")
-    else:
-        ids = [_checked_id(item, vocab_size) for item in items]
+    plain = plain_prompt(prompt, chat=chat, vocab_size=vocab_size)
+    if isinstance(plain, tuple):
+        return plain
+    ids = _encode_text(tokenizer, plain) if isinstance(plain, str) else _encode_chat(tokenizer, plain)
     if not ids:
         raise invalid("prompt", "is empty", "at least one token")
     if max(ids) >= vocab_size:
@@ -75,15 +66,7 @@ def render_chat(tokenizer: Tokenizer, messages: Sequence[Message]) -> str:
     """The chat template's text for `messages`, ready for the assistant's answer."""
     if not getattr(tokenizer, "chat_template", None):
         raise invalid("chat", "this model has no chat template", "plain text prompts with this model")
-    for message in messages:
-        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            raise invalid(
-                "prompt", f"{shown(message)} is not a chat message", '{"role": ..., "content": ...}'
-            )
-        if "content" not in message:
-            raise invalid("prompt", f"{shown(message)} has no content", '{"role": ..., "content": ...}')
-        if isinstance(message["content"], str):
-            check_unicode("prompt", message["content"])
+    check_messages(messages)
     try:
         plain = [dict(message) for message in messages]
         return str(tokenizer.apply_chat_template(plain, tokenize=False, add_generation_prompt=True))
@@ -98,7 +81,6 @@ def _encode_chat(tokenizer: Tokenizer | None, messages: Sequence[Message]) -> li
 
 
 def _encode_text(tokenizer: Tokenizer | None, text: str) -> list[int]:
-    check_unicode("prompt", text)
     found = _present(tokenizer, "prompt")
     ids = found.encode(text, add_special_tokens=True)
     # The caller rendered a template and so wrote the BOS that the tokenizer adds.
@@ -106,13 +88,3 @@ def _encode_text(tokenizer: Tokenizer | None, text: str) -> list[int]:
     if bos is not None and ids[:2] == [bos, bos] and text.startswith(found.bos_token or "\0"):
         return ids[1:]
     return ids
-
-
-def _checked_id(item: object, vocab_size: int) -> int:
-    # Integers of numpy and torch count too; True doesn't.
-    token = -1
-    if isinstance(item, SupportsIndex) and not isinstance(item, bool):
-        token = operator.index(item)
-    if not 0 <= token < vocab_size:
-        raise invalid("prompt", f"{shown(item)} is not a token id", f"integers from 0 to {vocab_size - 1}")
-    return token

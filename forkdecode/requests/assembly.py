@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
-from forkdecode.errors import CancelledError, CapacityError, ForkdecodeError, GroupFailedError
+from forkdecode.calls.ranking import ranked
+from forkdecode.errors import CancelledError, CapacityError, ForkdecodeError
 from forkdecode.requests.beam_text import BeamText
 from forkdecode.results import (
     BeamUpdate,
@@ -36,7 +36,7 @@ from forkdecode.scheduler.events import (
 from forkdecode.scheduler.request import DecodeRequest
 from forkdecode.text.detokenizer import Detokenizer
 from forkdecode.text.token_bytes import TokenBytes
-from forkdecode.types import BestOf, Sample, Scorer
+from forkdecode.types import BestOf, Sample
 
 
 class TextRules:
@@ -118,19 +118,7 @@ class Assembler:
         return [Delta(event.request_id, event.candidate, (), rest), ended] if rest else [ended]
 
     def _result(self, event: GroupFinished) -> DecodeResult:
-        result = self._as_result(self._candidates(event.candidates), event.usage)
-        strategy = self._request.strategy
-        if not isinstance(strategy, BestOf) or not callable(strategy.rank_by):
-            return result
-        try:
-            ranked = rank(result.candidates, strategy.rank_by)
-        except Exception as error:  # a caller's scorer may raise anything
-            failure = GroupFailedError(
-                f"rank_by: the scorer failed: {error}", field="rank_by", request_id=event.request_id
-            )
-            failure.partial = result
-            raise failure from error
-        return replace(result, candidates=ranked[: strategy.n])
+        return ranked(self._as_result(self._candidates(event.candidates), event.usage))
 
     def _failure(self, event: GroupFailed) -> ForkdecodeError:
         error = event.error
@@ -165,18 +153,3 @@ class Assembler:
             )
             for record in records
         )
-
-
-def rank(candidates: Sequence[Candidate], scorer: Scorer) -> tuple[Candidate, ...]:
-    """The candidates with the scorer's scores, highest first; of equal scores the earlier first.
-
-    Raises ValueError when the scorer does not return one finite number a candidate.
-    """
-    scores = [float(score) for score in scorer(candidates)]
-    if len(scores) != len(candidates) or not np.isfinite(scores).all():
-        raise ValueError(
-            f"rank_by: the scorer must return one finite number for each of {len(candidates)} candidates, "
-            f"not {scores!r}"
-        )
-    order = sorted(range(len(scores)), key=lambda i: -scores[i])
-    return tuple(replace(candidates[i], score=scores[i]) for i in order)

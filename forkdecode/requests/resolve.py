@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from forkdecode.checks import shown
+from forkdecode.calls.arguments import check_options, check_strategy
 from forkdecode.errors import InvalidRequestError, invalid
 from forkdecode.model.info import ModelInfo
 from forkdecode.model.tokenizer import encode_plain, encode_prompt
@@ -17,7 +17,7 @@ from forkdecode.scheduler.request import DecodeRequest
 from forkdecode.step import I64, ProcessorSpec
 from forkdecode.text.stop import StopAutomaton
 from forkdecode.text.token_bytes import TokenBytes, token_bytes
-from forkdecode.types import MAX_SEED, Beam, BestOf, Greedy, Options, Prompt, Sample, Strategy
+from forkdecode.types import MAX_SEED, BestOf, Options, Prompt, Sample, Strategy
 
 _MAX_AUTOMATA = 64
 
@@ -58,14 +58,7 @@ class Resolver:
     def _resolve(
         self, prompt: Prompt, strategy: Strategy, options: Options, request_id: str, chat: bool, stream: bool
     ) -> DecodeRequest:
-        if isinstance(strategy, type):
-            raise invalid("strategy", f"{strategy.__name__} is a class", f"{strategy.__name__}(...)")
-        if not isinstance(strategy, (Greedy, Sample, BestOf, Beam)):
-            raise invalid(
-                "strategy", f"{shown(strategy)} is not a strategy", "Greedy, Sample, BestOf or Beam"
-            )
-        if not isinstance(options, Options):
-            raise invalid("options", f"{shown(options)} is not an Options object", "forkdecode.Options")
+        strategy, options = check_strategy(strategy), check_options(options)
         ids = self._prompt(prompt, chat)
         self._check_length(ids, options)
         stop_ids = self._ids("stop_token_ids", options.stop_token_ids)

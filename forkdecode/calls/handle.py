@@ -7,23 +7,24 @@ import queue
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from types import TracebackType
+from typing import Any, TypeAlias
 
 from forkdecode.checks import check_float
-from forkdecode.engine.port import EnginePort, Job
 from forkdecode.errors import ForkdecodeError
-from forkdecode.requests.assembly import Assembler
-from forkdecode.requests.prepare import Prepared
 from forkdecode.results import DecodeResult, Event, Finished
-from forkdecode.scheduler.events import GroupEvent
+
+Read: TypeAlias = Callable[[Any], list[Event]]
+"""Makes events of an item that an engine sent; raises the error that ended the request."""
 
 
 class Progress:
     """How far one request has come, as its consumer has seen it."""
 
-    def __init__(self, assembler: Assembler) -> None:
+    def __init__(self, read: Read) -> None:
         self.unread: deque[Event] = deque()
-        self._assembler = assembler
+        self._read = read
         self._result: DecodeResult | None = None
         self._error: ForkdecodeError | None = None
 
@@ -32,10 +33,10 @@ class Progress:
         """Whether the engine's last event has been taken."""
         return self._result is not None or self._error is not None
 
-    def take(self, item: GroupEvent | ForkdecodeError) -> None:
-        """Makes events of an engine event; an error ends the request."""
+    def take(self, item: Any) -> None:
+        """Makes events of an engine's item; an error ends the request."""
         try:
-            events = self._assembler.events(item)
+            events = self._read(item)
         except ForkdecodeError as error:
             self._error = error
             return
@@ -66,25 +67,31 @@ def _late(request_id: str, timeout: float | None) -> TimeoutError:
 class Handle:
     """One request. Iterate for its events, or ask for its result; from any thread.
 
-    The request goes on until it ends or is cancelled, whether somebody listens or not.
+    The request goes on until it ends or is cancelled, whether somebody listens or not. read: makes
+    events of what was put; called in the listener's thread. cancel: tells the engine. heard: called
+    after each put.
     """
 
-    def __init__(self, prepared: Prepared, engine: EnginePort) -> None:
-        self._request = prepared.request
-        self._progress = Progress(prepared.assembler)
-        self._engine = engine
+    def __init__(
+        self, request_id: str, read: Read, cancel: Callable[[], None], heard: Callable[[], None] | None = None
+    ) -> None:
+        self._request_id = request_id
+        self._progress = Progress(read)
+        self._cancel = cancel
+        self._heard = heard
         self._reading = threading.Lock()
-        self._inbox: queue.SimpleQueue[GroupEvent | ForkdecodeError] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     @property
     def request_id(self) -> str:
         """The id that it was submitted with, or was given."""
-        return self._request.request_id
+        return self._request_id
 
-    @property
-    def job(self) -> Job:
-        """What the engine is to be given."""
-        return Job(self._request, self._inbox.put)
+    def put(self, item: Any) -> None:
+        """For the engine, from any thread: what happened. Does not block."""
+        self._inbox.put(item)
+        if self._heard is not None:
+            self._heard()
 
     @property
     def done(self) -> bool:
@@ -125,7 +132,7 @@ class Handle:
     def cancel(self) -> None:
         """Ends the request before its next step, with CancelledError; no effect once it is done."""
         if not self.done:
-            self._engine.cancel(self._request)
+            self._cancel()
 
 
 class EventStream:
@@ -166,30 +173,29 @@ class AsyncHandle:
     The request goes on until it ends or is cancelled, or until a task that waits here is cancelled.
     """
 
-    def __init__(self, prepared: Prepared, engine: EnginePort) -> None:
-        self._request = prepared.request
-        self._progress = Progress(prepared.assembler)
-        self._engine = engine
+    def __init__(self, request_id: str, read: Read, cancel: Callable[[], None]) -> None:
+        self._request_id = request_id
+        self._progress = Progress(read)
+        self._cancel = cancel
         self._loop = asyncio.get_running_loop()
         self._reading = asyncio.Lock()
-        self._inbox: asyncio.Queue[GroupEvent | ForkdecodeError] = asyncio.Queue()
+        self._inbox: asyncio.Queue[Any] = asyncio.Queue()
 
     @property
     def request_id(self) -> str:
         """The id that it was submitted with, or was given."""
-        return self._request.request_id
+        return self._request_id
 
-    @property
-    def job(self) -> Job:
-        """What the engine is to be given."""
-        return Job(self._request, self._sink)
-
-    def _sink(self, event: GroupEvent | ForkdecodeError) -> None:
-        """Called in the engine thread."""
+    def put(self, item: Any) -> None:
+        """For the engine, from any thread: what happened. Does not block."""
         try:
-            self._loop.call_soon_threadsafe(self._inbox.put_nowait, event)
+            self._loop.call_soon_threadsafe(self._inbox.put_nowait, item)
         except RuntimeError:  # the loop has been closed: nobody reads any more
-            self._engine.cancel(self._request)
+            self._cancel()
+
+    def put_here(self, item: Any) -> None:
+        """The same from the event loop itself."""
+        self._inbox.put_nowait(item)
 
     @property
     def done(self) -> bool:
@@ -231,4 +237,4 @@ class AsyncHandle:
     def cancel(self) -> None:
         """Ends the request before its next step, with CancelledError; no effect once it is done."""
         if not self.done:
-            self._engine.cancel(self._request)
+            self._cancel()

@@ -1,0 +1,46 @@
+"""A caller's own scorer, in the caller's thread: the order of finished candidates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from forkdecode.errors import GroupFailedError
+from forkdecode.results import Candidate, DecodeResult
+from forkdecode.types import BestOf, Scorer
+
+
+def ranked(result: DecodeResult) -> DecodeResult:
+    """The n best by the strategy's scorer, of a result that holds all finished candidates in the
+    order of samples; the result as it is where the strategy has no scorer.
+
+    Raises GroupFailedError when the scorer fails; its `partial` is the result, unranked.
+    """
+    strategy = result.strategy
+    if not isinstance(strategy, BestOf) or not callable(strategy.rank_by):
+        return result
+    try:
+        order = rank(result.candidates, strategy.rank_by)
+    except Exception as error:  # a caller's scorer may raise anything
+        failure = GroupFailedError(
+            f"rank_by: the scorer failed: {error}", field="rank_by", request_id=result.request_id
+        )
+        failure.partial = result
+        raise failure from error
+    return replace(result, candidates=order[: strategy.n])
+
+
+def rank(candidates: Sequence[Candidate], scorer: Scorer) -> tuple[Candidate, ...]:
+    """The candidates with the scorer's scores, highest first; of equal scores the earlier first.
+
+    Raises ValueError when the scorer does not return one finite number a candidate.
+    """
+    scores = [float(score) for score in scorer(candidates)]
+    if len(scores) != len(candidates) or not all(map(math.isfinite, scores)):
+        raise ValueError(
+            f"rank_by: the scorer must return one finite number for each of {len(candidates)} candidates, "
+            f"not {scores!r}"
+        )
+    order = sorted(range(len(scores)), key=lambda i: -scores[i])
+    return tuple(replace(candidates[i], score=scores[i]) for i in order)
