@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,8 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class QuerySegment:
-    """Consecutive query tokens of one row whose logits nobody needs: prefill or recompute.
+    """Consecutive query tokens of one row: prefill, recompute, or several tokens that are known
+    beforehand. Logits are computed of those in `logits_index` alone.
 
     The tokens `token_start .. token_start + token_count` of the step stand at positions
     `position ..` of their sequence; `blocks` [n] is the row's block table from position 0, long
@@ -163,8 +165,22 @@ class TopK:
 
 
 @dataclass(frozen=True, slots=True)
+class Gather:
+    """The raw log-probabilities of named tokens: child i is `tokens[i]` after the group's logits row
+    source[i]. Processors do not apply."""
+
+    source: I32
+    tokens: I64
+
+
+Choice: TypeAlias = Draw | TopK | Gather
+
+
+@dataclass(frozen=True, slots=True)
 class SelectionRequest:
     """What one group wants from its logits rows `logits_start .. logits_start + rows`.
+
+    A group whose rows append several known tokens in a step has a request for each of them, in order.
 
     prompt [P] and generated [R, g] are the history; `generated` is None when no processor reads
     it. num_logprobs: None for none beyond the chosen tokens', else the top k of every source row.
@@ -173,7 +189,7 @@ class SelectionRequest:
     group_id: int
     logits_start: int
     rows: int
-    choice: Draw | TopK
+    choice: Choice
     processors: ProcessorSpec
     prompt: I64
     generated: I64 | None
@@ -193,11 +209,12 @@ class TopLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class SelectionResult:
-    """N candidates: for Draw one per child in order, for TopK the best first.
+    """N candidates: for Draw and Gather one per child in order, for TopK the best first.
 
     rows [N]: the group's logits row each continues. logprobs [N]: raw log_softmax of the logits.
     selection_logprobs [N]: after processors (Draw: of the distribution drawn from; TopK: processed
-    log_softmax, not renormalised). scores [N]: base + selection_logprob for TopK, else zeros.
+    log_softmax, not renormalised; Gather: the raw ones again). scores [N]: base + selection_logprob
+    for TopK, else zeros.
     error: why this group failed, in which case the arrays are empty.
     """
 
@@ -224,7 +241,8 @@ class StepPlan:
     each layer first every K/V write, then attention; then logits of `logits_index`, selections.
 
     token_ids, positions, slots [T]: per query token; slot = block * S + offset. Segments and
-    decode rows together cover all T tokens exactly once.
+    decode rows together cover all T tokens exactly once. logits_index [M]: the query tokens whose
+    logits are wanted; selections name rows of it.
     """
 
     step: int

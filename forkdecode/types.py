@@ -154,6 +154,21 @@ Strategy: TypeAlias = Greedy | Sample | BestOf | Beam
 
 
 @dataclass(frozen=True, slots=True)
+class Continuations:
+    """What a score request has in a strategy's place: the token sequences to be scored, none empty.
+
+    Made of a checked request; callers say `score(prompt, continuations)`.
+    """
+
+    token_ids: tuple[tuple[int, ...], ...]
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest one."""
+        return max(map(len, self.token_ids))
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     """How to decode, whatever the strategy. Sequences are normalised to tuples.
 

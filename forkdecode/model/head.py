@@ -33,6 +33,11 @@ class LogitsHead:
         self._model._modules[model.base_model_prefix] = _Replay()
         self._row_bytes = vocab_size * max(4, model.dtype.itemsize)
 
+    @property
+    def max_rows(self) -> int:
+        """How many rows' logits stay within the byte bound."""
+        return max(1, MAX_LOGITS_BYTES // self._row_bytes)
+
     def __call__(self, output: ModelOutput, index: torch.Tensor) -> torch.Tensor:
         """The decoder's output of a step, and the M tokens wanted -> logits [M, V].
 
@@ -45,9 +50,8 @@ class LogitsHead:
         return logits[0, : len(index)]
 
     def runs(self, rows: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Cuts groups of `rows` rows into runs (first, last) within the byte bound, one group at least."""
-        limit = max(1, MAX_LOGITS_BYTES // self._row_bytes)
-        first = total = 0
+        """Cuts groups of `rows` rows into runs (first, last) of `max_rows`, one group at least."""
+        limit, first, total = self.max_rows, 0, 0
         for i, count in enumerate(rows):
             if i > first and total + count > limit:
                 yield first, i

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from forkdecode.model.kv_cache import KvCache
 from forkdecode.model.lean import LeanDecoder
 from forkdecode.model.packing import pack_linears
 from forkdecode.model.weights import convert
+from forkdecode.sampling.gather import cut, joined
 from forkdecode.sampling.select import select
 from forkdecode.step import I64, DecodeRows, SelectionRequest, SelectionResult, StepOutput, StepPlan
 from forkdecode_kernels.attention_work import make_work
@@ -113,14 +115,17 @@ class Runner:
         """Logits and selections, groups in runs whose logits stay within the head's byte bound."""
         results: list[SelectionResult] = []
         index = torch.from_numpy(plan.logits_index).to(self.device)
-        for first, last in self._head.runs([s.rows for s in plan.selections]):
-            requests = plan.selections[first:last]
+        cuts = [tuple(cut(s, self._head.max_rows)) for s in plan.selections]
+        pieces = tuple(piece for pieces in cuts for piece in pieces)
+        for first, last in self._head.runs([s.rows for s in pieces]):
+            requests = pieces[first:last]
             start, stop = requests[0].logits_start, requests[-1].logits_start + requests[-1].rows
             with _timed(timings, "logits"):
                 logits = self._head(output, index[start:stop])
             with _timed(timings, "select"):
                 results.extend(select(logits, _shifted(requests, start)))
-        return tuple(results)
+        found = iter(results)
+        return tuple(joined(pieces, list(itertools.islice(found, len(pieces)))) for pieces in cuts)
 
 
 class GenericDecoder:

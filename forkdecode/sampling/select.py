@@ -13,11 +13,12 @@ import numpy as np
 import torch
 
 from forkdecode.sampling.beams import check_topk, topk_plain, topk_processed
+from forkdecode.sampling.gather import check_gather, gather_named
 from forkdecode.sampling.group_logits import is_active
 from forkdecode.sampling.sampler import check_draw, draw_plain, draw_processed
-from forkdecode.step import Draw, ProcessorSpec, SelectionRequest, SelectionResult, TopK
+from forkdecode.step import Draw, Gather, ProcessorSpec, SelectionRequest, SelectionResult, TopK
 
-Choice = TypeVar("Choice", Draw, TopK)
+Choice = TypeVar("Choice", Draw, TopK, Gather)
 
 
 def select(
@@ -32,14 +33,19 @@ def select(
     done: dict[int, SelectionResult] = {}
     draws: list[tuple[int, SelectionRequest, Draw]] = []
     topks: list[tuple[int, SelectionRequest, TopK]] = []
+    gathers: list[tuple[int, SelectionRequest, Gather]] = []
     for i, request in enumerate(requests):
         choice = request.choice
         if isinstance(choice, Draw):
             draws.append((i, request, choice))
-        else:
+        elif isinstance(choice, TopK):
             topks.append((i, request, choice))
+        else:
+            gathers.append((i, request, choice))
     _serve(logits, draws, check=check_draw, ways=(draw_plain, draw_processed), threads=workers, done=done)
     _serve(logits, topks, check=check_topk, ways=(topk_plain, topk_processed), threads=workers, done=done)
+    both = (gather_named, gather_named)
+    _serve(logits, gathers, check=check_gather, ways=both, threads=workers, done=done)
     return tuple(done[i] for i in range(len(requests)))
 
 

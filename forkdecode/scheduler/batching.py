@@ -16,8 +16,8 @@ from forkdecode.scheduler.stats import Counters
 
 
 class Batcher:
-    """Fills a PlanBuilder, in this order: rows that are ready to decode, then admissions, then
-    prefill with what is left of the token budget.
+    """Fills a PlanBuilder, in this order: rows that are ready to decode, then admissions, then, with
+    what is left of the token budget, prefill and rows whose next tokens are known.
 
     running: groups with a table, in rank order; waiting: those without.
     """
@@ -67,16 +67,17 @@ class Batcher:
 
     def _decode_ready(self, builder: PlanBuilder) -> None:
         """Rows of groups whose KV is complete. Those left out of a step that was full go first."""
-        ready = [g for g in self.running if not g.pending]
+        ready = [g for g in self.running if not g.pending and g.policy.forced is None]
         for group in sorted(ready, key=lambda g: g.last_step):
             if builder.tokens >= self._config.max_step_tokens:
                 return
             if group.table is not None:  # not preempted for one before it
                 self._decode(group, builder)
 
-    def _decode(self, group: SequenceGroup, builder: PlanBuilder) -> bool:
-        """Plans one token of every row, all rows even above the budget. Makes room by preempting
-        lower-ranked groups that this step does not run."""
+    def _decode(self, group: SequenceGroup, builder: PlanBuilder, count: int = 1) -> bool:
+        """Plans one token of every row, all rows even above the budget; up to `count` where they are
+        known and fit into free blocks. Makes room for one by preempting lower-ranked groups that this
+        step does not run."""
         table = group.table
         assert table is not None
         while table.blocks_needed(1) > self._pool.num_available:
@@ -86,7 +87,9 @@ class Batcher:
             self._park(victim, builder)
             if victim is group:
                 return False
-        extension = table.extend(1)
+        while count > 1 and table.blocks_needed(count) > self._pool.num_available:
+            count //= 2
+        extension = table.extend(count)
         group.costs.copies += len(extension.copies)
         self._counters.copies += len(extension.copies)
         group.last_step = builder.step
@@ -154,8 +157,10 @@ class Batcher:
                 budget -= self._compute_span(group, budget, builder)
             if group.pending or (computed and group.num_rows > 1):
                 continue
-            if self._decode(group, builder):
-                budget -= group.num_rows
+            count = max(1, min(group.ahead, budget // group.num_rows))
+            before = builder.tokens
+            if self._decode(group, builder, count):
+                budget -= builder.tokens - before
 
     def _compute_span(self, group: SequenceGroup, budget: int, builder: PlanBuilder) -> int:
         assert group.table is not None

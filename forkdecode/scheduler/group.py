@@ -9,9 +9,8 @@ import numpy as np
 from forkdecode.kv.block_table import BlockTable
 from forkdecode.kv.table_image import TableImage
 from forkdecode.results import Usage
-from forkdecode.scheduler.beam_stream import BeamStream
 from forkdecode.scheduler.request import DecodeRequest
-from forkdecode.step import I32, I64, FinishMask, SelectionRequest
+from forkdecode.step import I32, I64, FinishMask, Gather, SelectionRequest
 from forkdecode.strategies.history import History
 from forkdecode.strategies.policy import GroupRows, Policy
 
@@ -125,8 +124,6 @@ class SequenceGroup:
         self.stop_state: I64 = np.zeros(1, np.int64)
         self.rows = replace(self.rows, finishing=self.finishing(self.stop_state, 0))
         self.history = History()
-        streams_beams = request.stream and not policy.streams_candidates
-        self.beam_stream = BeamStream(request.options) if streams_beams else None
         self.costs = Costs(now)
         self._generated: I64 | None = None
         if request.processors.reads_history:
@@ -175,6 +172,33 @@ class SequenceGroup:
             self._replayed = (self.rows.generated, self.history.tokens(self.rows.generated, everyone))
         row = np.concatenate([prompt, self._replayed[1][span.row]])
         return row[span.start : span.end]
+
+    @property
+    def ahead(self) -> int:
+        """How many tokens each row can append in one step: 1 unless more are known beforehand."""
+        forced = self.policy.forced
+        return 1 if forced is None else forced.ahead(self.rows.candidate, self.rows.generated)
+
+    def known_tokens(self, count: int) -> I64:
+        """[R, count] What each row appends next; count is above 1 and at most `ahead`."""
+        forced = self.policy.forced
+        assert forced is not None, "only tokens that are known can be appended together"
+        return forced.following(self.rows.candidate, self.rows.generated, count)
+
+    def gather_requests(self, logits_start: int, tokens: I64) -> list[SelectionRequest]:
+        """One request for each column of `tokens` [R, n], which all rows append in the step being
+        planned; each reads R logits rows, the first from logits_start on."""
+        first = self.selection_request(logits_start)
+        rows = np.arange(self.num_rows, dtype=np.int32)
+        return [
+            replace(
+                first,
+                logits_start=logits_start + i * len(rows),
+                choice=Gather(rows, column),
+                num_generated=first.num_generated + i,
+            )
+            for i, column in enumerate(np.ascontiguousarray(tokens.T))
+        ]
 
     def selection_request(self, logits_start: int) -> SelectionRequest:
         """What to select from the logits rows logits_start .. + R of the step being planned."""

@@ -33,18 +33,20 @@ class Moves:
 
 @dataclass(slots=True)
 class PlanBuilder:
-    """Decode rows come first in the step's tokens, segments after them."""
+    """Tokens whose logits are wanted come first in the step, prefill and recompute after them."""
 
     step: int
     block_size: int
     moves: Moves
     groups: list[SequenceGroup] = field(default_factory=list)
-    """Groups whose rows decode in this step, in the order of their selections."""
+    """Groups whose rows decode in this step, one entry a selection, in their order."""
     touched: list[SequenceGroup] = field(default_factory=list)
     """Groups that compute anything in this step."""
     broken: list[tuple[SequenceGroup, Exception]] = field(default_factory=list)
     """Groups that could not say what they want of this step."""
     _decodes: list[DecodeRows] = field(default_factory=list)
+    _known: list[QuerySegment] = field(default_factory=list)
+    _logits: list[I64] = field(default_factory=list)
     _selections: list[SelectionRequest] = field(default_factory=list)
     _segments: list[tuple[BlockTable, Span]] = field(default_factory=list)
     _ids: list[I64] = field(default_factory=list)
@@ -52,6 +54,7 @@ class PlanBuilder:
     _slots: list[I64] = field(default_factory=list)
     _segment_ids: list[I64] = field(default_factory=list)
     rows: int = 0
+    """Tokens whose logits are wanted."""
     segment_tokens: int = 0
 
     @property
@@ -59,7 +62,14 @@ class PlanBuilder:
         return self.rows + self.segment_tokens
 
     def decode(self, group: SequenceGroup, table: BlockTable, slots: I64, copies: BlockMoves) -> None:
-        """All rows of `group` compute their last token, into `slots` [R, 1]."""
+        """All rows of `group` compute their last token and those that are known to follow it but for
+        the last, into `slots` [R, n]."""
+        if slots.shape[1] == 1:
+            self._decode_one(group, table, slots, copies)
+        else:
+            self._decode_known(group, table, slots, copies)
+
+    def _decode_one(self, group: SequenceGroup, table: BlockTable, slots: I64, copies: BlockMoves) -> None:
         rows = len(slots)
         selection = group.selection_request(self.rows)  # may raise: before anything is planned
         self.moves.copies.append(copies)
@@ -68,9 +78,29 @@ class PlanBuilder:
         self._ids.append(group.last_token)
         self._positions.append(np.full(rows, table.length - 1, np.int64))
         self._slots.append(slots[:, 0])
+        self._logits.append(np.arange(self.rows, self.rows + rows))
         self.groups.append(group)
         self._touch(group)
         self.rows += rows
+
+    def _decode_known(self, group: SequenceGroup, table: BlockTable, slots: I64, copies: BlockMoves) -> None:
+        """A segment a row; logits are wanted by position, so that each is a selection of all rows."""
+        rows, count = slots.shape
+        known = group.known_tokens(count)
+        selections = group.gather_requests(self.rows, known)
+        start = table.length - count
+        self.moves.copies.append(copies)
+        self._known += [
+            QuerySegment(self.rows + row * count, count, start, table.row_blocks(row)) for row in range(rows)
+        ]
+        self._selections += selections
+        self._ids.append(np.concatenate([group.last_token[:, None], known[:, :-1]], axis=1).ravel())
+        self._positions.append(np.tile(np.arange(start, table.length, dtype=np.int64), rows))
+        self._slots.append(slots.ravel())
+        self._logits.append(self.rows + np.arange(rows * count).reshape(rows, count).T.ravel())
+        self.groups += [group] * count
+        self._touch(group)
+        self.rows += rows * count
 
     def segment(self, group: SequenceGroup, table: BlockTable, span: Span) -> None:
         """One row of `group` computes the tokens of `span`; its blocks are in the table already."""
@@ -87,7 +117,7 @@ class PlanBuilder:
         """The plan, or None when there is nothing to compute."""
         if not self.tokens:
             return None
-        segments, offset = [], self.rows
+        segments, offset = list(self._known), self.rows
         for table, span in self._segments:
             blocks = table.row_blocks(span.row)[: -(-span.end // self.block_size)]
             segments.append(QuerySegment(offset, span.length, span.start, blocks))
@@ -105,7 +135,7 @@ class PlanBuilder:
             slots=np.concatenate(self._slots),
             segments=tuple(segments),
             decodes=tuple(self._decodes),
-            logits_index=np.arange(self.rows, dtype=np.int64),
+            logits_index=np.concatenate([np.empty(0, np.int64), *self._logits]),
             selections=tuple(self._selections),
             copies=BlockMoves.concat(self.moves.copies),
             swap_out=BlockMoves.concat(self.moves.swap_out),

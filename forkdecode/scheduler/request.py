@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from forkdecode.errors import CapacityError
 from forkdecode.step import I64, ProcessorSpec
 from forkdecode.text.stop import StopAutomaton
-from forkdecode.types import Options, Strategy
+from forkdecode.types import Continuations, Options, Strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class DecodeRequest:
 
     request_id: str
     prompt: I64
-    strategy: Strategy
+    strategy: Strategy | Continuations
     options: Options
     seed: int
     processors: ProcessorSpec
@@ -40,24 +40,38 @@ def worst_case_blocks(prompt_len: int, max_tokens: int, rows: int, block_size: i
     return -(-prompt_len // block_size) + rows * (tail + 1)
 
 
+def most_blocks(request: DecodeRequest, rows: int, block_size: int) -> int:
+    """worst_case_blocks of a request of at most `rows` rows."""
+    strategy, prompt_len = request.strategy, request.prompt_len
+    if not isinstance(strategy, Continuations):
+        return worst_case_blocks(prompt_len, request.options.max_tokens, rows, block_size)
+    # Rows grow together, and those of short continuations are gone when the long ones grow long.
+    lengths = sorted(map(len, strategy.token_ids), reverse=True)
+    return max(
+        worst_case_blocks(prompt_len, length, live, block_size) for live, length in enumerate(lengths, 1)
+    )
+
+
 def check_capacity(
     request: DecodeRequest, rows: int, num_blocks: int, block_size: int, *, overcommit: bool
 ) -> None:
     """Raises CapacityError when the request could run out of blocks even alone in the pool; under
     `overcommit` only when it cannot even start."""
+    scores = isinstance(request.strategy, Continuations)
+    field, many = ("continuations", "continuations") if scores else ("max_tokens", "candidates")
     if overcommit:
         needed = -(-request.prompt_len // block_size) + rows
-        what = f"its prompt and the first step of {rows} candidates need {needed} blocks"
+        what = f"its prompt and the first step of {rows} {many} need {needed} blocks"
     else:
-        needed = worst_case_blocks(request.prompt_len, request.options.max_tokens, rows, block_size)
+        needed = most_blocks(request, rows, block_size)
         what = (
-            f"{request.prompt_len} prompt tokens and {rows} candidates of up to "
+            f"{request.prompt_len} prompt tokens and {rows} {many} of up to "
             f"{request.options.max_tokens} tokens can need {needed} blocks of {block_size} tokens"
         )
     if needed > num_blocks:
         raise CapacityError(
-            f"{what}, but the pool has {num_blocks}; ask for fewer tokens or candidates, or give the "
+            f"{what}, but the pool has {num_blocks}; ask for fewer tokens or {many}, or give the "
             "engine more kv_memory" + ("" if overcommit else " (overcommit admits it regardless)"),
-            field="max_tokens",
+            field=field,
             request_id=request.request_id,
         )

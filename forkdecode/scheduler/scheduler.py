@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -154,6 +154,8 @@ class Scheduler:
                 events += started(group)
                 self._count(group)
         for group, result in zip(builder.groups, output.results, strict=True):
+            if group.request_id not in self._groups:  # an earlier one of its selections has failed
+                continue
             try:
                 found, done = commit_selection(group, result, self.cache, now)
                 events += found
@@ -231,6 +233,11 @@ class Scheduler:
         del self._groups[group.request_id]
 
     # -- looking in -------------------------------------------------------------------------------
+
+    @property
+    def groups(self) -> Mapping[str, SequenceGroup]:
+        """Every group from add() to its last event, by request id; for tools that look on."""
+        return self._groups
 
     def stats(self) -> EngineStats:
         """A snapshot; call it between steps."""

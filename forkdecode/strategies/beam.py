@@ -27,6 +27,7 @@ class BeamPolicy:
     """
 
     streams_candidates = False
+    forced = None
 
     def __init__(self, beam: Beam, max_tokens: int, stop_ids: I64) -> None:
         self._beam = beam

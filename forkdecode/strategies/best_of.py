@@ -28,6 +28,7 @@ class BestOfPolicy:
     """
 
     streams_candidates = True
+    forced = None
 
     def __init__(self, strategy: BestOf) -> None:
         self._strategy = strategy

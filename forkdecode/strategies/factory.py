@@ -7,11 +7,12 @@ from forkdecode.strategies.beam import BeamPolicy
 from forkdecode.strategies.best_of import BestOfPolicy
 from forkdecode.strategies.policy import Policy
 from forkdecode.strategies.sample import SamplePolicy
+from forkdecode.strategies.score import ScorePolicy
 from forkdecode.strategies.single_beam import SingleBeamPolicy
-from forkdecode.types import Beam, BestOf, Options, Strategy
+from forkdecode.types import Beam, BestOf, Continuations, Options, Strategy
 
 
-def make_policy(strategy: Strategy, options: Options, stop_ids: I64) -> Policy:
+def make_policy(strategy: Strategy | Continuations, options: Options, stop_ids: I64) -> Policy:
     """A fresh policy for one request. stop_ids: the EOS and stop token ids that end a candidate."""
     if isinstance(strategy, Beam) and strategy.width == strategy.pool_size == 1:
         return SingleBeamPolicy(strategy)
@@ -19,4 +20,6 @@ def make_policy(strategy: Strategy, options: Options, stop_ids: I64) -> Policy:
         return BeamPolicy(strategy, options.max_tokens, stop_ids)
     if isinstance(strategy, BestOf):
         return BestOfPolicy(strategy)
+    if isinstance(strategy, Continuations):
+        return ScorePolicy(strategy)
     return SamplePolicy(strategy)

@@ -11,7 +11,8 @@ from typing import Protocol
 import numpy as np
 
 from forkdecode import lineage
-from forkdecode.step import F32, I32, I64, U64, Draw, FinishMask, SelectionResult, TopK
+from forkdecode.step import F32, I32, I64, U64, Choice, FinishMask, SelectionResult
+from forkdecode.strategies.forced import ForcedTokens
 from forkdecode.strategies.hypotheses import F64, U8, Hypotheses, HypothesisBatch
 
 
@@ -108,10 +109,14 @@ class Policy(Protocol):
         """Whether rows are candidates for good, so that their tokens can be streamed."""
 
     @property
+    def forced(self) -> ForcedTokens | None:
+        """Which tokens the rows are to follow, where logits decide nothing."""
+
+    @property
     def hypotheses(self) -> Hypotheses:
         """What has finished so far."""
 
-    def choose(self, rows: GroupRows) -> Draw | TopK:
+    def choose(self, rows: GroupRows) -> Choice:
         """What to ask of the rows' next logits."""
 
     def decide(self, result: SelectionResult, rows: GroupRows, stop: StopHits) -> Decision:

@@ -19,6 +19,7 @@ class SamplePolicy:
     """
 
     streams_candidates = True
+    forced = None
 
     def __init__(self, strategy: Greedy | Sample) -> None:
         self._draws = Draws(strategy)

@@ -20,6 +20,7 @@ class SingleBeamPolicy:
     """
 
     streams_candidates = False
+    forced = None
     max_rows = 1
 
     def __init__(self, beam: Beam) -> None:

@@ -38,14 +38,17 @@ class ToyRunner:
         flat = self.store.reshape(-1)
         flat[plan.slots] = plan.token_ids + (plan.positions << 32)
         self.computed += len(plan.slots)
+        context: dict[int, I64] = {}  # of each query token: what it attends to, itself included
         for segment in plan.segments:
-            end = segment.position + segment.token_count
-            self._read(segment.blocks, end)
-        logits = []
+            row = self._read(segment.blocks, segment.position + segment.token_count)
+            for i in range(segment.token_count):
+                context[segment.token_start + i] = row[: segment.position + i + 1]
         for rows in plan.decodes:
             for r in range(rows.rows):
-                context = self._read(np.concatenate([rows.trunk, rows.tails[r]]), rows.context_len)
-                logits.append(self.logits(context))
+                table = np.concatenate([rows.trunk, rows.tails[r]])
+                context[rows.token_start + r] = self._read(table, rows.context_len)
+        assert len(context) == len(plan.token_ids), "each token is in one segment or decode row"
+        logits = [self.logits(context[token]) for token in plan.logits_index.tolist()]
         results = select(torch.from_numpy(np.stack(logits)), plan.selections) if logits else ()
         return StepOutput(plan.step, tuple(results))
 
