@@ -178,7 +178,7 @@ class Options:
     candidate. logprobs: None for the chosen tokens' sums alone, 0 for each chosen token, k for the
     top k of each step besides. forced_prefix: text or token ids each candidate must begin with.
     update_every, update_beams: while a beam is streamed, every how many steps (0: never) how many of
-    its best live hypotheses are shown (0: all).
+    its best live hypotheses are shown (0: all); refused with any other strategy.
     priority: higher runs first. cache_salt: requests with different salts never share cached
     prefix blocks.
     """
@@ -238,6 +238,8 @@ def _check_bias(name: str, value: object) -> dict[int, float]:
 
 
 OPTION_NAMES: tuple[str, ...] = tuple(f.name for f in fields(Options))
+BEAM_OPTIONS: tuple[str, ...] = ("update_every", "update_beams")
+"""Those that say something of beams alone; with another strategy they must stay at their defaults."""
 
 
 def make_options(options: Mapping[str, Any]) -> Options:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
-from forkdecode.errors import CancelledError, CapacityError, ForkdecodeError, GroupFailedError
+from forkdecode.calls.ranking import ranked
+from forkdecode.errors import CancelledError, CapacityError, ForkdecodeError
+from forkdecode.requests.beam_text import BeamText
 from forkdecode.results import (
     BeamUpdate,
     Candidate,
     CandidateFinished,
+    Committed,
     DecodeResult,
     Delta,
     Event,
     Finished,
-    LiveBeam,
     Started,
     TokenLogprob,
     Usage,
@@ -30,11 +31,12 @@ from forkdecode.scheduler.events import (
     GroupFinished,
     GroupStarted,
     TokensAppended,
+    TokensCommitted,
 )
 from forkdecode.scheduler.request import DecodeRequest
 from forkdecode.text.detokenizer import Detokenizer
 from forkdecode.text.token_bytes import TokenBytes
-from forkdecode.types import BestOf, Continuations, Sample, Scorer
+from forkdecode.types import BestOf, Continuations, Sample
 
 
 class TextRules:
@@ -69,6 +71,7 @@ class Assembler:
         self._request = request
         self._rules = TextRules(tokens, request)
         self._streams: dict[int, Detokenizer] = {}
+        self._beam = BeamText(self._rules.detokenizer())
 
     def events(self, event: GroupEvent | ForkdecodeError) -> list[Event]:
         """What the caller sees of one engine event. Raises the error that ended the request; its
@@ -84,12 +87,11 @@ class Assembler:
             return self._deltas(event)
         if isinstance(event, CandidateEnded):
             return self._ended(event)
-        if isinstance(event, BeamStep):
+        if isinstance(event, TokensCommitted):
             ids = tuple(event.token_ids.tolist())
-            text = self._rules.detokenizer().push(ids)
-            return [
-                BeamUpdate(request_id, len(ids), (LiveBeam(0, 0, ids, text, event.score),), event.finished)
-            ]
+            return [Committed(request_id, ids, self._beam.commit(ids))]
+        if isinstance(event, BeamStep):
+            return [BeamUpdate(request_id, event.generated, self._beam.show(event), event.finished)]
         return [Finished(request_id, self._result(event))]
 
     def _deltas(self, event: TokensAppended) -> list[Event]:
@@ -116,19 +118,7 @@ class Assembler:
         return [Delta(event.request_id, event.candidate, (), rest), ended] if rest else [ended]
 
     def _result(self, event: GroupFinished) -> DecodeResult:
-        result = self._as_result(self._candidates(event.candidates), event.usage)
-        strategy = self._request.strategy
-        if not isinstance(strategy, BestOf) or not callable(strategy.rank_by):
-            return result
-        try:
-            ranked = rank(result.candidates, strategy.rank_by)
-        except Exception as error:  # a caller's scorer may raise anything
-            failure = GroupFailedError(
-                f"rank_by: the scorer failed: {error}", field="rank_by", request_id=event.request_id
-            )
-            failure.partial = result
-            raise failure from error
-        return replace(result, candidates=ranked[: strategy.n])
+        return ranked(self._as_result(self._candidates(event.candidates), event.usage))
 
     def _failure(self, event: GroupFailed) -> ForkdecodeError:
         error = event.error
@@ -164,18 +154,3 @@ class Assembler:
             )
             for record in records
         )
-
-
-def rank(candidates: Sequence[Candidate], scorer: Scorer) -> tuple[Candidate, ...]:
-    """The candidates with the scorer's scores, highest first; of equal scores the earlier first.
-
-    Raises ValueError when the scorer does not return one finite number a candidate.
-    """
-    scores = [float(score) for score in scorer(candidates)]
-    if len(scores) != len(candidates) or not np.isfinite(scores).all():
-        raise ValueError(
-            f"rank_by: the scorer must return one finite number for each of {len(candidates)} candidates, "
-            f"not {scores!r}"
-        )
-    order = sorted(range(len(scores)), key=lambda i: -scores[i])
-    return tuple(replace(candidates[i], score=scores[i]) for i in order)

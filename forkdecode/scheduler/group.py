@@ -9,6 +9,7 @@ import numpy as np
 from forkdecode.kv.block_table import BlockTable
 from forkdecode.kv.table_image import TableImage
 from forkdecode.results import Usage
+from forkdecode.scheduler.beam_stream import BeamStream
 from forkdecode.scheduler.request import DecodeRequest
 from forkdecode.step import I32, I64, FinishMask, Gather, SelectionRequest
 from forkdecode.strategies.history import History
@@ -124,6 +125,8 @@ class SequenceGroup:
         self.stop_state: I64 = np.zeros(1, np.int64)
         self.rows = replace(self.rows, finishing=self.finishing(self.stop_state, 0))
         self.history = History()
+        streams_beams = request.stream and not policy.streams_candidates
+        self.beam_stream = BeamStream(request.options) if streams_beams else None
         self.costs = Costs(now)
         self._generated: I64 | None = None
         if request.processors.reads_history:
