@@ -92,7 +92,7 @@ class DecodeRequest(_message.Message):
     options: Options
     request_id: str
     stream: bool
-    def __init__(self, prompt: _Optional[_Union[Prompt, _Mapping]] = ..., greedy: _Optional[_Union[Greedy, _Mapping]] = ..., sample: _Optional[_Union[Sample, _Mapping]] = ..., best_of: _Optional[_Union[BestOf, _Mapping]] = ..., beam: _Optional[_Union[Beam, _Mapping]] = ..., options: _Optional[_Union[Options, _Mapping]] = ..., request_id: _Optional[str] = ..., stream: _Optional[bool] = ...) -> None: ...
+    def __init__(self, prompt: _Optional[_Union[Prompt, _Mapping]] = ..., greedy: _Optional[_Union[Greedy, _Mapping]] = ..., sample: _Optional[_Union[Sample, _Mapping]] = ..., best_of: _Optional[_Union[BestOf, _Mapping]] = ..., beam: _Optional[_Union[Beam, _Mapping]] = ..., options: _Optional[_Union[Options, _Mapping]] = ..., request_id: _Optional[str] = ..., stream: bool = ...) -> None: ...
 
 class Greedy(_message.Message):
     __slots__ = ()
@@ -199,7 +199,7 @@ class Options(_message.Message):
     update_beams: int
     priority: int
     cache_salt: str
-    def __init__(self, max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., include_stop: _Optional[bool] = ..., ignore_eos: _Optional[bool] = ..., repetition_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., no_repeat_ngram_size: _Optional[int] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., bad_words: _Optional[_Iterable[_Union[BadWord, _Mapping]]] = ..., allowed_token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., forced_prefix_text: _Optional[str] = ..., forced_prefix_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., return_logprobs: _Optional[int] = ..., update_every: _Optional[int] = ..., update_beams: _Optional[int] = ..., priority: _Optional[int] = ..., cache_salt: _Optional[str] = ...) -> None: ...
+    def __init__(self, max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., include_stop: bool = ..., ignore_eos: bool = ..., repetition_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., no_repeat_ngram_size: _Optional[int] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., bad_words: _Optional[_Iterable[_Union[BadWord, _Mapping]]] = ..., allowed_token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., forced_prefix_text: _Optional[str] = ..., forced_prefix_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., return_logprobs: _Optional[int] = ..., update_every: _Optional[int] = ..., update_beams: _Optional[int] = ..., priority: _Optional[int] = ..., cache_salt: _Optional[str] = ...) -> None: ...
 
 class BadWord(_message.Message):
     __slots__ = ("text", "token_ids")
@@ -479,7 +479,7 @@ class GetModelResponse(_message.Message):
     has_tokenizer: bool
     version: str
     max_request_bytes: int
-    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_positions: _Optional[int] = ..., eos_ids: _Optional[_Iterable[int]] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., has_chat_template: _Optional[bool] = ..., has_tokenizer: _Optional[bool] = ..., version: _Optional[str] = ..., max_request_bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_positions: _Optional[int] = ..., eos_ids: _Optional[_Iterable[int]] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., has_chat_template: bool = ..., has_tokenizer: bool = ..., version: _Optional[str] = ..., max_request_bytes: _Optional[int] = ...) -> None: ...
 
 class GetStatsRequest(_message.Message):
     __slots__ = ()

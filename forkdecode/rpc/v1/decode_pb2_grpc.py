@@ -5,7 +5,7 @@ import warnings
 
 from forkdecode.rpc.v1 import decode_pb2 as forkdecode_dot_rpc_dot_v1_dot_decode__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -25,7 +25,7 @@ if _version_not_supported:
     )
 
 
-class DecodeServiceStub:
+class DecodeServiceStub(object):
     """Decoding, scoring and what a client must know of the model. Standard beside it: grpc.health.v1 and reflection.
 
     Errors carry google.rpc details: BadRequest names the field at fault, RetryInfo says when to try again, ErrorInfo
@@ -70,7 +70,7 @@ class DecodeServiceStub:
                 _registered_method=True)
 
 
-class DecodeServiceServicer:
+class DecodeServiceServicer(object):
     """Decoding, scoring and what a client must know of the model. Standard beside it: grpc.health.v1 and reflection.
 
     Errors carry google.rpc details: BadRequest names the field at fault, RetryInfo says when to try again, ErrorInfo
@@ -161,7 +161,7 @@ def add_DecodeServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class DecodeService:
+class DecodeService(object):
     """Decoding, scoring and what a client must know of the model. Standard beside it: grpc.health.v1 and reflection.
 
     Errors carry google.rpc details: BadRequest names the field at fault, RetryInfo says when to try again, ErrorInfo
