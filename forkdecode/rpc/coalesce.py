@@ -119,7 +119,8 @@ class Coalescer:
         self._committed.add(event.token_ids, event.text)
         if self._update is not None:
             beams = tuple(beam for old in self._update.beams for beam in _after(old, event))
-            self._update = replace(self._update, beams=beams) if beams else None
+            is_stale = bool(self._update.beams) and not beams
+            self._update = None if is_stale else replace(self._update, beams=beams)
 
     def _show(self, event: BeamUpdate) -> None:
         beams = tuple(replace(beam, parent_id=self._origin.get(beam.parent_id, 0)) for beam in event.beams)
