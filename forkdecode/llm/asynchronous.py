@@ -19,7 +19,7 @@ from forkdecode.engine.sizing import Capacity
 from forkdecode.llm.session import ModelChoice, Session
 from forkdecode.model.info import ModelInfo
 from forkdecode.requests.prepare import Prepared
-from forkdecode.results import EngineStats, Event
+from forkdecode.results import EngineStats, Event, ScoreResult
 from forkdecode.types import Options, Prompt, Strategy
 
 
@@ -136,6 +136,36 @@ class AsyncLLM:
             stream=stream,
         )
         return self._start([prepared])[0]
+
+    async def score(
+        self,
+        prompt: Prompt,
+        continuations: Sequence[str | Sequence[int]],
+        *,
+        top_logprobs: int = 0,
+        chat: bool = False,
+        priority: int = 0,
+        cache_salt: str = "",
+        request_id: str | None = None,
+    ) -> ScoreResult:
+        """LLM.score, awaited. Cancelling the await cancels the request."""
+        engine = self._session.engine.thread
+        prepared = await asyncio.to_thread(
+            self._session.requests.prepare_score,
+            prompt,
+            continuations,
+            top_logprobs=top_logprobs,
+            chat=chat,
+            priority=priority,
+            cache_salt=cache_salt,
+            request_id=request_id,
+        )
+        answer = prepared.send(engine)
+        try:
+            return prepared.assembler.result(await asyncio.wrap_future(answer))
+        except BaseException:
+            engine.cancel(prepared.request)
+            raise
 
     async def stats(self) -> EngineStats:
         """What the engine is doing and has done."""

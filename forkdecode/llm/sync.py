@@ -18,7 +18,7 @@ from forkdecode.engine.sizing import Capacity
 from forkdecode.llm.session import ModelChoice, Session
 from forkdecode.model.info import ModelInfo
 from forkdecode.requests.prepare import Prepared
-from forkdecode.results import DecodeResult, EngineStats
+from forkdecode.results import DecodeResult, EngineStats, ScoreResult
 from forkdecode.types import Options, Prompt, Strategy
 
 
@@ -146,6 +146,43 @@ class LLM:
             prompt, strategy, options, given, chat=chat, request_id=request_id, stream=stream
         )
         return self._start([prepared])[0]
+
+    def score(
+        self,
+        prompt: Prompt,
+        continuations: Sequence[str | Sequence[int]],
+        *,
+        top_logprobs: int = 0,
+        chat: bool = False,
+        priority: int = 0,
+        cache_salt: str = "",
+        request_id: str | None = None,
+    ) -> ScoreResult:
+        """How likely the model finds each of several continuations of one prompt, which is computed
+        and stored once; waits.
+
+        continuations: texts or token ids; a text is tokenized by itself, without special tokens.
+        top_logprobs: how many of the likeliest tokens of each position to report besides. Nothing is
+        sampled and nothing ends early: log-probabilities are the model's own, of every token given.
+
+        Raises InvalidRequestError naming the argument, CapacityError, GroupFailedError.
+        """
+        engine = self._session.engine.thread
+        prepared = self._session.requests.prepare_score(
+            prompt,
+            continuations,
+            top_logprobs=top_logprobs,
+            chat=chat,
+            priority=priority,
+            cache_salt=cache_salt,
+            request_id=request_id,
+        )
+        answer = prepared.send(engine)
+        try:
+            return prepared.assembler.result(answer.result())
+        except BaseException:
+            engine.cancel(prepared.request)
+            raise
 
     def stats(self) -> EngineStats:
         """What the engine is doing and has done."""

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from forkdecode.calls.arguments import ArgumentReader, for_each
+from forkdecode.calls.scoring import read_score
 from forkdecode.model.info import ModelInfo
 from forkdecode.requests.assembly import Assembler
 from forkdecode.requests.resolve import Resolver
+from forkdecode.requests.score import PreparedScore, ScoreAssembler
 from forkdecode.scheduler.request import DecodeRequest
 
 
@@ -52,6 +54,30 @@ class RequestMaker:
             stream=read.stream,
         )
         return Prepared(request, Assembler(request, self._resolver.token_bytes()))
+
+    def prepare_score(
+        self,
+        prompt: Any,
+        continuations: Any,
+        *,
+        top_logprobs: int = 0,
+        chat: bool = False,
+        priority: int = 0,
+        cache_salt: str = "",
+        request_id: Any = None,
+    ) -> PreparedScore:
+        """Checks one score request. Raises InvalidRequestError."""
+        asked = read_score(
+            prompt,
+            continuations,
+            top_logprobs=top_logprobs,
+            chat=chat,
+            priority=priority,
+            cache_salt=cache_salt,
+            request_id=self._arguments.name(request_id),
+        )
+        request = self._resolver.resolve_score(asked)
+        return PreparedScore(request, ScoreAssembler(request, self._resolver.token_bytes()))
 
     def prepare_all(
         self,

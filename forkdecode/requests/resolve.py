@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from forkdecode.calls.arguments import check_options, check_strategy
+from forkdecode.calls.scoring import ScoreArguments
 from forkdecode.errors import InvalidRequestError, invalid
 from forkdecode.model.info import ModelInfo
 from forkdecode.model.tokenizer import encode_plain, encode_prompt
@@ -17,7 +19,7 @@ from forkdecode.scheduler.request import DecodeRequest
 from forkdecode.step import I64, ProcessorSpec
 from forkdecode.text.stop import StopAutomaton
 from forkdecode.text.token_bytes import TokenBytes, token_bytes
-from forkdecode.types import MAX_SEED, BestOf, Options, Prompt, Sample, Strategy
+from forkdecode.types import MAX_SEED, BestOf, Continuations, Options, Prompt, Sample, Strategy
 
 _MAX_AUTOMATA = 64
 
@@ -51,6 +53,14 @@ class Resolver:
             error.request_id = request_id
             raise
 
+    def resolve_score(self, asked: ScoreArguments) -> DecodeRequest:
+        """Raises InvalidRequestError naming the field at fault."""
+        try:
+            return self._resolve_score(asked)
+        except InvalidRequestError as error:
+            error.request_id = asked.request_id
+            raise
+
     def token_bytes(self) -> TokenBytes:
         """The bytes of every token; none where the model has no tokenizer."""
         return self._bytes
@@ -75,6 +85,39 @@ class Resolver:
             automaton=self._automaton(options.stop),
             stream=stream,
         )
+
+    def _resolve_score(self, asked: ScoreArguments) -> DecodeRequest:
+        ids, limit = self._prompt(asked.prompt, asked.chat), self._info.max_positions
+        if len(ids) >= limit:
+            raise invalid("prompt", f"has {len(ids)} tokens", f"at most {limit - 1} with this model")
+        continuations = Continuations(tuple(map(self._continuation, asked.continuations)))
+        longest = continuations.longest
+        if len(ids) + longest > limit:
+            problem = f"{longest} tokens after {len(ids)} of the prompt exceed the model's {limit} positions"
+            raise invalid("continuations", problem, f"1 to {limit - len(ids)} tokens each for this prompt")
+        none = np.empty(0, np.int64)
+        return DecodeRequest(
+            request_id=asked.request_id,
+            prompt=ids,
+            strategy=continuations,
+            options=replace(asked.options, max_tokens=longest),
+            seed=0,
+            processors=ProcessorSpec(),
+            eos_ids=none,
+            stop_ids=none,
+            automaton=None,
+        )
+
+    def _continuation(self, continuation: str | tuple[int, ...]) -> tuple[int, ...]:
+        """Its tokens by itself, wherever the prompt ends: a text that the tokenizer would merge with
+        the prompt's end is not merged."""
+        if not isinstance(continuation, str):
+            self._ids("continuations", continuation)
+            return continuation
+        ids = self._plain("continuations", continuation)
+        if not ids:
+            raise invalid("continuations", "one has no tokens", "texts of at least one token")
+        return ids
 
     def _prompt(self, prompt: Prompt, chat: bool) -> I64:
         with self._tokenizing:
