@@ -19,7 +19,17 @@ from forkdecode.scheduler.request import DecodeRequest
 from forkdecode.step import I64, ProcessorSpec
 from forkdecode.text.stop import StopAutomaton
 from forkdecode.text.token_bytes import TokenBytes, token_bytes
-from forkdecode.types import MAX_SEED, BestOf, Continuations, Options, Prompt, Sample, Strategy
+from forkdecode.types import (
+    BEAM_OPTIONS,
+    MAX_SEED,
+    Beam,
+    BestOf,
+    Continuations,
+    Options,
+    Prompt,
+    Sample,
+    Strategy,
+)
 
 _MAX_AUTOMATA = 64
 
@@ -69,6 +79,7 @@ class Resolver:
         self, prompt: Prompt, strategy: Strategy, options: Options, request_id: str, chat: bool, stream: bool
     ) -> DecodeRequest:
         strategy, options = check_strategy(strategy), check_options(options)
+        _check_beam_options(strategy, options)
         ids = self._prompt(prompt, chat)
         self._check_length(ids, options)
         stop_ids = self._ids("stop_token_ids", options.stop_token_ids)
@@ -219,6 +230,16 @@ class Resolver:
             automaton = StopAutomaton(stop, self.token_bytes())
             self._automata[stop] = automaton
         return automaton
+
+
+def _check_beam_options(strategy: Strategy, options: Options) -> None:
+    if isinstance(strategy, Beam):
+        return
+    for name in BEAM_OPTIONS:
+        value, default = getattr(options, name), getattr(Options(), name)
+        if value != default:
+            problem = f"{value} is of beams alone, and this is {type(strategy).__name__}"
+            raise invalid(name, problem, f"{default}, or with strategy Beam")
 
 
 def _seed(strategy: Strategy) -> int:

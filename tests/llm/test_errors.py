@@ -130,6 +130,13 @@ def test_the_last_position_can_be_used(llm: LLM) -> None:
     refused(lambda: llm.decode([7] * (LIMIT - 3), max_tokens=4), "max_tokens")
 
 
+@pytest.mark.parametrize("field", ["update_every", "update_beams"])
+@pytest.mark.parametrize("value", [-1, 1.5, True, "1", None, 2**40], ids=str)
+def test_updates_of_beams(llm: LLM, field: str, value: Any) -> None:
+    for strategy in STRATEGIES.values():
+        refused(lambda s=strategy: llm.decode("a", s, **{field: value}), field)
+
+
 @pytest.mark.parametrize("name", ["", 5, True, b"x", ["x"], "\ud800"], ids=ascii)
 def test_ids(llm: LLM, name: Any) -> None:
     refused(lambda: llm.decode("a", request_id=name), "request_id")

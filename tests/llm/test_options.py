@@ -9,7 +9,19 @@ from typing import Any
 
 import pytest
 
-from forkdecode import LLM, Beam, BestOf, DecodeResult, Greedy, InvalidRequestError, Sample, Strategy
+from forkdecode import (
+    LLM,
+    Beam,
+    BeamUpdate,
+    BestOf,
+    DecodeResult,
+    Finished,
+    Greedy,
+    InvalidRequestError,
+    Sample,
+    Strategy,
+)
+from forkdecode.types import OPTION_NAMES
 from tests.llm.models import EOS_ID, PROMPT, STRATEGIES, TOKENIZER, VOCAB, ids, outcome, text_of
 
 Check = Callable[[LLM, Strategy], None]
@@ -176,6 +188,44 @@ def cache_salt(llm: LLM, strategy: Strategy) -> None:
         assert (result.usage.cached_tokens > 0) == hit
 
 
+def updates(llm: LLM, strategy: Strategy, **options: Any) -> list[BeamUpdate]:
+    given: dict[str, Any] = {"max_tokens": MAX, "ignore_eos": True, **options}
+    events = list(llm.stream(PROMPT, strategy, **given))
+    assert isinstance(events[-1], Finished)
+    assert outcome(events[-1].result) == outcome(plain(llm, strategy))
+    return [event for event in events if isinstance(event, BeamUpdate)]
+
+
+def of_beams_alone(llm: LLM, strategy: Strategy, name: str) -> bool:
+    """Whether the strategy is a beam; that another one refuses the option, but not its default."""
+    if isinstance(strategy, Beam):
+        return True
+    assert not updates(llm, strategy, **{name: 1})
+    for call in (llm.decode, llm.submit, llm.stream):
+        for value in (0, 2):
+            with pytest.raises(InvalidRequestError, match=f"{name}: {value} is of beams alone") as caught:
+                call(PROMPT, strategy, **{name: value})  # type: ignore[arg-type, operator]
+            assert caught.value.field == name
+    return False
+
+
+@option
+def update_every(llm: LLM, strategy: Strategy) -> None:
+    if of_beams_alone(llm, strategy, "update_every"):
+        for every in (1, 5, MAX - 1, MAX):
+            found = updates(llm, strategy, update_every=every)
+            assert [update.generated_tokens for update in found] == list(range(every, MAX, every))
+        assert not updates(llm, strategy, update_every=0)
+
+
+@option
+def update_beams(llm: LLM, strategy: Strategy) -> None:
+    if of_beams_alone(llm, strategy, "update_beams"):
+        assert isinstance(strategy, Beam)
+        for beams, shown in ((1, 1), (2, min(2, strategy.width)), (0, strategy.width), (99, strategy.width)):
+            assert {len(u.beams) for u in updates(llm, strategy, update_beams=beams)} == {shown}
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
 def test_every_option_with_every_strategy(llm: LLM, check: Check, strategy: Strategy) -> None:
@@ -183,10 +233,7 @@ def test_every_option_with_every_strategy(llm: LLM, check: Check, strategy: Stra
 
 
 def test_no_option_is_left_out() -> None:
-    from forkdecode.types import OPTION_NAMES
-
-    of_beams = {"update_every", "update_beams"}
-    assert sorted(CHECKS) == sorted(set(OPTION_NAMES) - of_beams)
+    assert sorted(CHECKS) == sorted(OPTION_NAMES)
 
 
 # -- what belongs to one strategy ---------------------------------------------------------------------

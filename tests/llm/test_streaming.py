@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import pairwise
 from typing import Any
 
 import hypothesis.strategies as st
@@ -14,7 +15,9 @@ from forkdecode import (
     Beam,
     BeamUpdate,
     BestOf,
+    CancelledError,
     CandidateFinished,
+    Committed,
     DecodeResult,
     Delta,
     Event,
@@ -119,22 +122,147 @@ def expected_text(
     raise AssertionError("ended by a stop string that is not there")
 
 
-@pytest.mark.parametrize("name", ["beam", "beam of 1"])
-def test_beams_tell_of_their_best_row(llm: LLM, name: str) -> None:
-    events = list(llm.stream(PROMPT, STRATEGIES[name], max_tokens=6, ignore_eos=True))
-    assert isinstance(events[0], Started)
-    updates = events[1:-1]
-    assert len(updates) == 5  # after the sixth token no row is left
-    for number, update in enumerate(updates, 1):
-        assert isinstance(update, BeamUpdate)
-        best = update.beams[0]
-        assert update.generated_tokens == len(best.token_ids) == number
-        assert update.finished == 0
-        assert text_of(best.token_ids).startswith(best.text)
-    assert isinstance(events[-1], Finished)
-    assert outcome(events[-1].result) == outcome(
-        llm.decode(PROMPT, STRATEGIES[name], max_tokens=6, ignore_eos=True)
+class HeardBeam:
+    """A beam's stream, with what is committed and shown put together and checked on the way."""
+
+    def __init__(self, events: list[Event]) -> None:
+        self.tokens: tuple[int, ...] = ()
+        self.text = ""
+        self.shown: dict[int, tuple[int, ...]] = {}
+        self.commits: list[Committed] = []
+        assert isinstance(events[0], Started)
+        assert isinstance(events[-1], Finished)
+        for event in events[1:-1]:
+            if isinstance(event, Committed):
+                self.commits.append(event)
+                self.tokens += event.token_ids
+                self.text += event.text
+                assert text_of(self.tokens).startswith(self.text.rstrip("\ufffd"))
+            else:
+                assert isinstance(event, BeamUpdate)
+                self.update(event)
+        self.result = events[-1].result
+
+    def update(self, event: BeamUpdate) -> None:
+        beams = {beam.hypothesis_id: self.tokens + beam.token_ids for beam in event.beams}
+        assert len(beams) == len(event.beams)
+        assert 0 not in beams
+        assert {len(tokens) for tokens in beams.values()} == {event.generated_tokens}
+        assert sorted(event.beams, key=lambda beam: -beam.score) == list(event.beams)
+        for beam in event.beams:
+            whole = beams[beam.hypothesis_id]
+            came_from = self.shown.get(beam.parent_id, ())
+            assert (beam.parent_id == 0) == (not came_from)
+            assert whole[: len(came_from)] == came_from
+            assert text_of(whole).startswith((self.text + beam.text).rstrip("\ufffd"))
+        self.shown = beams
+
+    def check(self) -> None:
+        for candidate in self.result.candidates:
+            assert candidate.token_ids[: len(self.tokens)] == self.tokens
+            assert candidate.text.startswith(self.text)
+
+
+@settings(max_examples=40)
+@given(
+    text=st.lists(st.sampled_from(PIECES), min_size=1, max_size=5).map("".join),
+    cut=st.integers(0, 3),
+    stop=st.lists(st.sampled_from(["|", "||", "界", "hell", "é\n", "<end>", "a", "b |"]), max_size=3),
+    include=st.booleans(),
+    min_tokens=st.integers(0, 8),
+    more=st.integers(1, 8),
+    bias=st.sampled_from([0.0, 4.0, 9.0]),
+    width=st.integers(1, 5),
+    returned=st.integers(1, 5),
+    early=st.sampled_from([True, False, "never"]),
+    every=st.integers(0, 3),
+    shown=st.integers(0, 3),
+)
+def test_what_a_beam_commits_stands(
+    shared_llm: LLM,
+    text: str,
+    cut: int,
+    stop: list[str],
+    include: bool,
+    min_tokens: int,
+    more: int,
+    bias: float,
+    width: int,
+    returned: int,
+    early: Any,
+    every: int,
+    shown: int,
+) -> None:
+    """`text` is what all candidates begin with, unless it is what a stop string ends."""
+    forced = ids(text)[: max(1, len(ids(text)) - cut)]
+    limit = len(forced) + more
+    options: dict[str, Any] = {
+        "forced_prefix": forced,
+        "stop": stop,
+        "include_stop": include,
+        "min_tokens": min(min_tokens, limit),
+        "max_tokens": limit,
+        "logit_bias": {EOS_ID: bias, 0x61: bias},
+    }
+    strategy = Beam(width, num_return_sequences=min(width, returned), early_stopping=early)
+    events = list(shared_llm.stream(PROMPT, strategy, update_every=every, update_beams=shown, **options))
+    heard = HeardBeam(events)
+    heard.check()
+    assert outcome(heard.result) == outcome(shared_llm.decode(PROMPT, strategy, **options))
+
+
+def test_a_beam_commits_what_is_common_at_once(llm: LLM) -> None:
+    text = "Grüße 世界"
+    forced = ids(text)
+    events = list(
+        llm.stream(PROMPT, Beam(3), forced_prefix=text, max_tokens=len(forced) + 6, ignore_eos=True)
     )
+    heard = HeardBeam(events)
+    heard.check()
+    assert [c.token_ids for c in heard.commits[: len(forced)]] == [(token,) for token in forced]
+    assert heard.text.startswith(text)
+    for before, event in pairwise(events[1:]):
+        if isinstance(event, Committed):
+            assert isinstance(before, BeamUpdate)  # committed comes first in its step
+
+
+def test_one_beam_commits_every_token_but_the_last(llm: LLM) -> None:
+    events = list(llm.stream(PROMPT, Beam(1), max_tokens=6, ignore_eos=True))
+    heard = HeardBeam(events)
+    heard.check()
+    assert [len(c.token_ids) for c in heard.commits] == [1] * 5
+    assert heard.tokens == heard.result.candidates[0].token_ids[:5]
+    for event in events:
+        if isinstance(event, BeamUpdate):
+            assert [(beam.token_ids, beam.text) for beam in event.beams] == [((), "")]
+
+
+def test_a_cancelled_beam_keeps_what_it_committed(llm: LLM) -> None:
+    """Hypotheses that it could no longer return begin otherwise, and are not told of."""
+    # At 300 tokens any live row would beat the pool, so the search goes on.
+    strategy = Beam(3, num_return_sequences=1, early_stopping="never", length_penalty=3.0)
+    options: dict[str, Any] = {"forced_prefix": "ab", "max_tokens": 300, "logit_bias": {EOS_ID: 2.0}}
+    handle = llm.submit(PROMPT, strategy, stream=True, **options)
+    committed: list[Committed] = []
+
+    def listen() -> None:
+        for event in handle:
+            if isinstance(event, Committed):
+                committed.append(event)
+            elif isinstance(event, BeamUpdate) and event.finished == 3:
+                handle.cancel()
+
+    with pytest.raises(CancelledError) as caught:
+        listen()
+    tokens = tuple(token for event in committed for token in event.token_ids)
+    text = "".join(event.text for event in committed)
+    assert caught.value.partial is not None
+    reasons = [candidate.finish_reason for candidate in caught.value.partial.candidates]
+    assert reasons == ["eos", "cancelled", "cancelled", "cancelled"]
+    assert len(tokens) >= 2
+    for candidate in caught.value.partial.candidates:
+        assert candidate.token_ids[: len(tokens)] == tokens
+        assert candidate.text.startswith(text)
 
 
 def test_text_is_never_taken_back_and_never_half_a_character(llm: LLM) -> None:

@@ -18,8 +18,10 @@ class Model:
     def __init__(self) -> None:
         self.steps: list[list[list[tuple[int, float, float]]]] = [[[]]]
         self.tops: list[TopLogprobs] = []
+        self.parents: list[list[int]] = []
 
     def append(self, parents: np.ndarray, tokens: np.ndarray, raw: np.ndarray, chosen: np.ndarray) -> None:
+        self.parents.append(parents.tolist())
         self.steps.append(
             [
                 [*self.steps[-1][p], (int(t), float(a), float(b))]
@@ -57,9 +59,23 @@ def test_tokens_of_any_step(seed: int, steps: int, width: int, data: st.DataObje
     history, model = grow(seed, steps, width)
     step = data.draw(st.integers(0, steps))
     rows = data.draw(st.lists(st.integers(0, len(model.steps[step]) - 1), max_size=8))
-    found = history.tokens(step, np.array(rows, np.int32))
-    assert found.shape == (len(rows), step)
-    assert found.tolist() == [[t for t, _, _ in model.steps[step][r]] for r in rows]
+    start = data.draw(st.one_of(st.just(0), st.integers(0, step)))
+    found = history.tokens(step, np.array(rows, np.int32), start)
+    assert found.shape == (len(rows), step - start)
+    assert found.tolist() == [[t for t, _, _ in model.steps[step][r][start:]] for r in rows]
+
+
+@given(st.integers(0, 10_000), st.integers(0, 3 * SPAN + 2), st.integers(1, 6), st.data())
+@settings(max_examples=60, deadline=None)
+def test_ancestors_at_any_level(seed: int, steps: int, width: int, data: st.DataObject) -> None:
+    history, model = grow(seed, steps, width)
+    step = data.draw(st.integers(0, steps))
+    level = data.draw(st.integers(0, step))
+    rows = list(range(len(model.steps[step])))
+    found = history.ancestors(step, np.array(rows, np.int32), level)
+    for parents in reversed(model.parents[level:step]):
+        rows = [parents[row] for row in rows]
+    assert found.tolist() == rows
 
 
 def hypotheses(ends: list[tuple[int, int]]) -> HypothesisBatch:

@@ -155,3 +155,21 @@ def test_ending_where_the_automaton_hits_is_cutting_the_text_there(tokens: list[
             assert whole("stop", *tokens[: number + 1], include=include) == kept
             return
     assert whole("length", *tokens) == text.decode(errors="replace")
+
+
+@given(
+    st.lists(st.integers(0, BYTE_LEVEL.vocab_size - 1), max_size=12),
+    st.lists(st.lists(st.integers(0, BYTE_LEVEL.vocab_size - 1), max_size=8), max_size=4),
+    st.lists(st.sampled_from(["e", "th", "the ", "é", "\n"]), max_size=2, unique=True),
+)
+@settings(max_examples=200, deadline=None)
+def test_copies_go_on_by_themselves(before: list[int], ways: list[list[int]], stops: list[str]) -> None:
+    """However one of them goes on, it says what one says that has read all from the beginning."""
+    rules: dict[str, Any] = {"stop": StopAutomaton(stops, BYTE_LEVEL) if stops else None}
+    read = Detokenizer(BYTE_LEVEL, **rules)
+    told = read.push(before)
+    for way in ways:
+        for reason in ("length", "stop", "eos"):
+            twin, whole = read.copy(), Detokenizer(BYTE_LEVEL, **rules)
+            assert told + twin.push(way) == whole.push(before + way)
+            assert twin.finish(reason) == whole.finish(reason)
