@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +54,14 @@ class RequestMaker:
             stream=read.stream,
         )
         return Prepared(request, Assembler(request, self._resolver.token_bytes()))
+
+    def tokenize(self, prompt: Any, *, chat: bool = False) -> tuple[int, ...]:
+        """The token ids of a prompt, as a request's would be. Raises InvalidRequestError."""
+        return self._resolver.tokenize(prompt, chat=chat)
+
+    def detokenize(self, token_ids: Sequence[int]) -> str:
+        """The text of token ids; special tokens have none. Raises InvalidRequestError."""
+        return self._resolver.detokenize(token_ids)
 
     def prepare_score(
         self,

@@ -17,6 +17,7 @@ from forkdecode.model.info import ModelInfo
 from forkdecode.model.tokenizer import encode_plain, encode_prompt
 from forkdecode.scheduler.request import DecodeRequest
 from forkdecode.step import I64, ProcessorSpec
+from forkdecode.text.detokenizer import Detokenizer
 from forkdecode.text.stop import StopAutomaton
 from forkdecode.text.token_bytes import TokenBytes, token_bytes
 from forkdecode.types import (
@@ -74,6 +75,18 @@ class Resolver:
     def token_bytes(self) -> TokenBytes:
         """The bytes of every token; none where the model has no tokenizer."""
         return self._bytes
+
+    def tokenize(self, prompt: Prompt, *, chat: bool = False) -> tuple[int, ...]:
+        """Token ids of a prompt. Raises InvalidRequestError."""
+        return tuple(self._prompt(prompt, chat).tolist())
+
+    def detokenize(self, token_ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens left out. Raises InvalidRequestError."""
+        if self._tokenizer is None:
+            raise invalid("token_ids", "this model has no tokenizer", "a model that has one")
+        self._ids("token_ids", token_ids)
+        whole = Detokenizer(self._bytes)
+        return whole.push(token_ids) + whole.finish("length")
 
     def _resolve(
         self, prompt: Prompt, strategy: Strategy, options: Options, request_id: str, chat: bool, stream: bool

@@ -1,0 +1,189 @@
+"""A server put together: its port, its services, its beginning and its end."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from typing import Any
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health
+from grpc_reflection.v1alpha import reflection
+
+from forkdecode.checks import check_bool, check_float, check_int, keep
+from forkdecode.errors import UnavailableError
+from forkdecode.requests.prepare import RequestMaker
+from forkdecode.results import ServedModel
+from forkdecode.server.address import DEFAULT_LISTEN, Address, check_exposure, parse_address
+from forkdecode.server.auth import OPEN, TokenBook
+from forkdecode.server.backend import Backend, EngineState
+from forkdecode.server.guard import Guard
+from forkdecode.server.health import Health
+from forkdecode.server.methods import SERVICE, method_table
+from forkdecode.server.metrics import Metrics
+from forkdecode.server.record import Recorder
+from forkdecode.server.reflection import ReflectionGuard
+from forkdecode.server.running import DRAIN_RETRY, Running
+from forkdecode.server.servicer import Servicer
+from forkdecode.server.tls import TlsFiles
+
+_LAST_WORDS = 1.0
+"""Seconds in which callers may take their last status before connections are closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """How a server serves.
+
+    listen: host:port or unix:/path. max_requests: calls at a time. max_request_bytes: of one request as
+    it is sent. stall_timeout: seconds after which a reader that takes nothing is ended. tokens: who may
+    call. insecure_public: serve an address that others can reach without TLS or without knowing callers.
+    """
+
+    listen: str = DEFAULT_LISTEN
+    max_requests: int = 1024
+    max_request_bytes: int = 4 * 2**20
+    stall_timeout: float = 60.0
+    tls: TlsFiles | None = None
+    tokens: TokenBook = OPEN
+    insecure_public: bool = False
+    log_prompts: bool = False
+
+    def __post_init__(self) -> None:
+        keep(self, "max_requests", check_int, 1)
+        keep(self, "max_request_bytes", check_int, 1024)
+        keep(self, "stall_timeout", check_float, 0.0, 1e6, open_low=True)
+        keep(self, "insecure_public", check_bool)
+        keep(self, "log_prompts", check_bool)
+
+    def address(self) -> Address:
+        """Where to listen. Raises InvalidRequestError for what is no address, or one too open."""
+        address = parse_address(self.listen)
+        mutual = self.tls is not None and self.tls.client_ca is not None
+        check_exposure(
+            address,
+            encrypted=self.tls is not None,
+            authenticated=self.tokens.needs_token or mutual,
+            forced=self.insecure_public,
+        )
+        return address
+
+
+class Server:
+    """bind(), start(), then drain() or stop(), all within one event loop."""
+
+    def __init__(self, settings: ServerSettings, log: Any, metrics: Metrics | None = None) -> None:
+        self._settings = settings
+        self._log = log
+        self._metrics = metrics
+        self._running = Running(settings.max_requests)
+        self._health = Health()
+        self._servicer: Servicer | None = None
+        self._loop = asyncio.get_running_loop()
+        self._server = grpc.aio.server(
+            interceptors=[ReflectionGuard(settings.tokens)], options=_channel_options(settings)
+        )
+
+    def bind(self) -> Address:
+        """Takes the port; the address with the port that it is. Raises InvalidRequestError for a wrong
+        setting, OSError for a port that can't be had."""
+        address = self._settings.address()
+        tls = self._settings.tls
+        try:
+            if tls is None:
+                port = self._server.add_insecure_port(str(address))
+            else:
+                port = self._server.add_secure_port(str(address), tls.credentials())
+        except RuntimeError as error:
+            raise OSError(f"listen: {address} can't be had: {error}") from None
+        return address if address.path else replace(address, port=port)
+
+    async def start(self, backend: Backend) -> None:
+        """Serves `backend` on the port that bind() took."""
+        recorder = Recorder(self._log, self._metrics)
+        self._servicer = Servicer(
+            backend.engine,
+            RequestMaker(backend.tokenizer, backend.info),
+            _served_model(backend, self._settings),
+            Guard(self._settings.tokens, self._running, recorder),
+            self._running,
+            recorder,
+            stall_timeout=self._settings.stall_timeout,
+            log_prompts=self._settings.log_prompts,
+        )
+        self._server.add_generic_rpc_handlers((method_table(self._servicer),))
+        await self._health.add_to(self._server)
+        names = (SERVICE.full_name, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self._server)
+        if self._metrics is not None:
+            self._metrics.watch_engine(backend.engine.stats)
+        backend.watch(self._hear_anywhere)
+        await self._server.start()
+
+    async def drain(self, grace: float) -> None:
+        """Takes no more requests, lets those that run finish within `grace` seconds, ends the rest with
+        UNAVAILABLE, and stops."""
+        self._log.info("draining", requests=self._running.calls, grace_seconds=grace)
+        self._running.drain()
+        await self._health.shut_down()
+        try:
+            async with asyncio.timeout(grace):
+                await self._running.idle()
+        except TimeoutError:
+            ended = self._running.end_all(
+                UnavailableError("the server shut down before the request finished", retry_after=DRAIN_RETRY)
+            )
+            self._log.warning("grace_over", ended=ended)
+        await self.stop(_LAST_WORDS)
+
+    async def stop(self, last_words: float = 0.0) -> None:
+        """Ends whatever still runs and closes the port. Idempotent."""
+        await self._server.stop(last_words)
+        if self._servicer is not None:
+            self._servicer.close()
+
+    def _hear_anywhere(self, state: EngineState) -> None:
+        if self._metrics is not None:
+            self._metrics.engine_state(state)
+        try:
+            self._loop.call_soon_threadsafe(self._hear, state)
+        except RuntimeError:  # the loop has ended, and the server with it
+            return
+
+    def _hear(self, state: EngineState) -> None:
+        self._log.info("engine", state=state)
+        self._health.hear(state)
+
+
+def _served_model(backend: Backend, settings: ServerSettings) -> ServedModel:
+    info, tokenizer = backend.info, backend.tokenizer
+    return ServedModel(
+        name=info.name,
+        dtype=info.dtype,
+        vocab_size=info.vocab_size,
+        max_positions=info.max_positions,
+        eos_ids=info.eos_ids,
+        block_size=backend.capacity.block_size,
+        num_blocks=backend.capacity.num_blocks,
+        has_chat_template=bool(getattr(tokenizer, "chat_template", None)),
+        has_tokenizer=tokenizer is not None,
+        version=version("forkdecode"),
+        max_request_bytes=settings.max_request_bytes,
+    )
+
+
+def _channel_options(settings: ServerSettings) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", settings.max_request_bytes),
+        # A result is as large as its request asked for.
+        ("grpc.max_send_message_length", -1),
+        # A second server on the same port is an error, not a twin.
+        ("grpc.so_reuseport", 0),
+        # Above what we admit ourselves, so that too many calls get our answer.
+        ("grpc.max_concurrent_streams", settings.max_requests + 1000),
+        # A machine that vanished without a word is noticed, and its requests end.
+        ("grpc.keepalive_time_ms", 30_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
+    ]

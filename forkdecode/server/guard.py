@@ -1,0 +1,89 @@
+"""Around every call: who it is, whether there is room, how long it may take, how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+from typing import Any, NoReturn, TypeAlias, TypeVar
+
+import grpc.aio
+
+from forkdecode.errors import DeadlineError, ForkdecodeError
+from forkdecode.rpc.status import status_of
+from forkdecode.server.auth import Caller, TokenBook
+from forkdecode.server.record import CallRecord, Recorder
+from forkdecode.server.running import Running
+
+T = TypeVar("T")
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+_ABORT_SECONDS = 1.0
+"""How long a call waits for its status to be taken. One that does not read may never take it."""
+
+
+class Guard:
+    """Lets calls in and sees them out."""
+
+    def __init__(self, tokens: TokenBook, running: Running, recorder: Recorder) -> None:
+        self._tokens = tokens
+        self._running = running
+        self._recorder = recorder
+
+    async def serve(
+        self,
+        context: Context,
+        record: CallRecord,
+        work: Callable[[Caller], Awaitable[T]],
+        *,
+        takes_work: bool = True,
+    ) -> T:
+        """Does `work` for the caller and returns its answer. An error becomes the call's status, and
+        raises what ends a handler of gRPC. takes_work: it counts among those that are bounded."""
+        try:
+            caller = self._tokens.identify(context.invocation_metadata())
+            record.caller = caller.name
+            with self._running.call(caller) if takes_work else nullcontext():
+                return await self._in_time(context, work(caller))
+        except asyncio.CancelledError:
+            record.status = "DEADLINE_EXCEEDED" if context.time_remaining() == 0 else "CANCELLED"
+            raise
+        except Exception as error:
+            if context.done():  # the caller has gone; whatever we met writing to it is of no interest
+                record.status = "CANCELLED"
+                raise asyncio.CancelledError from error
+            await self._end(context, record, error)
+        finally:
+            self._recorder.ended(record)
+
+    async def _in_time(self, context: Context, work: Awaitable[T]) -> T:
+        # gRPC ends the call at its deadline too, but its timer is not ours.
+        try:
+            async with asyncio.timeout(context.time_remaining()) as limit:
+                return await work
+        except TimeoutError as error:
+            if not limit.expired() or isinstance(error, ForkdecodeError):
+                raise
+            raise DeadlineError("the deadline came before the end") from None
+
+    async def _end(self, context: Context, record: CallRecord, error: Exception) -> NoReturn:
+        if isinstance(error, ForkdecodeError):
+            error.request_id = error.request_id or record.request_id or None
+            record.problem = str(error)
+        else:
+            record.problem = type(error).__name__
+            self._recorder.broken(record, error)
+        status = status_of(error, record.message)
+        record.status = status.code.name
+        abort = asyncio.ensure_future(context.abort(*status))
+        await asyncio.wait([abort], timeout=_ABORT_SECONDS)
+        if abort.done():
+            abort.result()
+        # The status waits behind what its reader has not taken; the request itself is over.
+        abort.add_done_callback(_forget)
+        raise grpc.aio.AbortError(status.details)
+
+
+def _forget(abort: asyncio.Future[Any]) -> None:
+    """Whether a status was taken after all is of no interest; but asyncio wants it asked."""
+    if not abort.cancelled():
+        abort.exception()

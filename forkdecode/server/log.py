@@ -1,0 +1,51 @@
+"""Logs: one JSON object a line."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, TextIO
+
+import structlog
+import structlog.tracebacks
+
+_TRACEBACKS = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+"""Local variables hold prompts."""
+
+
+def json_logger(stream: TextIO) -> Any:
+    """A structlog logger that writes to `stream`: time, level, event and what it is about."""
+    return structlog.wrap_logger(
+        structlog.WriteLogger(stream), processors=_processors(), wrapper_class=structlog.BoundLogger
+    )
+
+
+def configure_logs(stream: TextIO) -> None:
+    """The same for whatever logs by itself in this process: our own modules, and the libraries."""
+    structlog.configure(
+        processors=_processors(),
+        logger_factory=structlog.WriteLoggerFactory(stream),
+        wrapper_class=structlog.BoundLogger,
+    )
+    handler = logging.StreamHandler(stream)
+    foreign = [structlog.stdlib.add_logger_name, structlog.stdlib.add_log_level, *_processors()[1:-1]]
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=foreign,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.JSONRenderer(),
+            ],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+
+
+def _processors() -> list[Any]:
+    return [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.ExceptionRenderer(_TRACEBACKS),
+        structlog.processors.JSONRenderer(),
+    ]

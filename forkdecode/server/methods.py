@@ -1,0 +1,41 @@
+"""The table of methods that gRPC calls."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import grpc
+from google.protobuf.message_factory import GetMessageClass
+
+from forkdecode.rpc.v1 import decode_pb2 as pb
+from forkdecode.server.servicer import Servicer
+
+SERVICE = pb.DESCRIPTOR.services_by_name["DecodeService"]
+
+
+def method_table(servicer: Servicer) -> grpc.GenericRpcHandler:
+    """DecodeService's methods by name, from the protocol's descriptor.
+
+    They get a request's bytes as they came: a caller who is unknown is told so before anything is read,
+    long ones are parsed in a worker, and bytes that are no request are a wrong request like any other.
+    """
+    calls: Mapping[str, Callable[[bytes, Any], Awaitable[Any]]] = {
+        "Decode": servicer.decode,
+        "Tokenize": servicer.tokenize,
+        "Detokenize": servicer.detokenize,
+        "GetModel": servicer.get_model,
+        "GetStats": servicer.get_stats,
+    }
+    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+    for method in SERVICE.methods:
+        if method.name not in calls:
+            continue
+        make = (
+            grpc.unary_stream_rpc_method_handler
+            if method.server_streaming
+            else grpc.unary_unary_rpc_method_handler
+        )
+        response = GetMessageClass(method.output_type)
+        handlers[method.name] = make(calls[method.name], response_serializer=response.SerializeToString)
+    return grpc.method_handlers_generic_handler(SERVICE.full_name, handlers)

@@ -1,0 +1,181 @@
+"""The calls of DecodeService."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from google.protobuf.message import Message
+
+from forkdecode.engine.port import EnginePort, Job
+from forkdecode.requests.prepare import Prepared, RequestMaker
+from forkdecode.results import ServedModel
+from forkdecode.rpc.convert_events import event_message, model_response, stats_response
+from forkdecode.rpc.convert_prompts import prompt_of
+from forkdecode.rpc.convert_requests import decode_call
+from forkdecode.rpc.parse import parse
+from forkdecode.rpc.v1 import decode_pb2 as pb
+from forkdecode.server.auth import Caller
+from forkdecode.server.guard import Context, Guard
+from forkdecode.server.record import STRATEGY_NAMES, CallRecord, Recorder
+from forkdecode.server.running import Charge, Running
+from forkdecode.server.stream import Courier, Outbox, too_slow
+
+T = TypeVar("T")
+M = TypeVar("M", bound=Message)
+
+
+class Servicer:
+    """One method a call. Tokenising, and whatever else may take long, happens in worker threads."""
+
+    def __init__(
+        self,
+        engine: EnginePort,
+        requests: RequestMaker,
+        model: ServedModel,
+        guard: Guard,
+        running: Running,
+        recorder: Recorder,
+        *,
+        stall_timeout: float,
+        log_prompts: bool = False,
+    ) -> None:
+        self._engine = engine
+        self._requests = requests
+        self._model = model
+        self._guard = guard
+        self._running = running
+        self._recorder = recorder
+        self._stall_timeout = stall_timeout
+        self._log_prompts = log_prompts
+        self._courier = Courier(asyncio.get_running_loop())
+        # Two: a long prompt that is tokenised must not keep all others waiting to be checked.
+        self._workers = ThreadPoolExecutor(2, thread_name_prefix="forkdecode-requests")
+        # Apart: stats wait for the engine's step.
+        self._askers = ThreadPoolExecutor(2, thread_name_prefix="forkdecode-stats")
+
+    def close(self) -> None:
+        """Ends the worker threads."""
+        self._workers.shutdown(wait=False, cancel_futures=True)
+        self._askers.shutdown(wait=False, cancel_futures=True)
+
+    async def decode(self, data: bytes, context: Context) -> None:
+        """Decode: events of each step as one message, or the last alone."""
+        record = CallRecord("Decode")
+
+        async def work(caller: Caller) -> None:
+            prepared = await self._in_worker(self._prepare, data, record)
+            await self._decode(prepared, caller, context, record)
+
+        await self._guard.serve(context, record, work)
+
+    async def tokenize(self, data: bytes, context: Context) -> pb.TokenizeResponse:
+        """Tokenize: a prompt as Decode would see it."""
+
+        def read(record: CallRecord) -> pb.TokenizeResponse:
+            request = _read(pb.TokenizeRequest, data, record)
+            return pb.TokenizeResponse(token_ids=self._requests.tokenize(prompt_of(request.prompt)))
+
+        return await self._in_worker_alone("Tokenize", context, read)
+
+    async def detokenize(self, data: bytes, context: Context) -> pb.DetokenizeResponse:
+        """Detokenize: the text of token ids."""
+
+        def read(record: CallRecord) -> pb.DetokenizeResponse:
+            request = _read(pb.DetokenizeRequest, data, record)
+            return pb.DetokenizeResponse(text=self._requests.detokenize(request.token_ids))
+
+        return await self._in_worker_alone("Detokenize", context, read)
+
+    async def get_model(self, data: bytes, context: Context) -> pb.GetModelResponse:
+        """GetModel: answered whatever the engine does."""
+        record = CallRecord("GetModel")
+
+        async def work(_: Caller) -> pb.GetModelResponse:
+            _read(pb.GetModelRequest, data, record)
+            return model_response(self._model)
+
+        return await self._guard.serve(context, record, work, takes_work=False)
+
+    async def get_stats(self, data: bytes, context: Context) -> pb.GetStatsResponse:
+        """GetStats: a snapshot between two steps."""
+        record = CallRecord("GetStats")
+
+        async def work(_: Caller) -> pb.GetStatsResponse:
+            _read(pb.GetStatsRequest, data, record)
+            loop = asyncio.get_running_loop()
+            return stats_response(await loop.run_in_executor(self._askers, self._engine.stats))
+
+        return await self._guard.serve(context, record, work, takes_work=False)
+
+    async def _in_worker_alone(self, method: str, context: Context, read: Callable[[CallRecord], T]) -> T:
+        """A call that is nothing but work for a worker."""
+        record = CallRecord(method)
+
+        async def work(_: Caller) -> T:
+            return await self._in_worker(read, record)
+
+        return await self._guard.serve(context, record, work)
+
+    def _prepare(self, data: bytes, record: CallRecord) -> Prepared:
+        request = _read(pb.DecodeRequest, data, record)
+        record.request_id = request.request_id
+        if self._log_prompts:
+            record.prompt = str(request.prompt)
+        call = decode_call(request)
+        prepared = self._requests.prepare(
+            call.prompt,
+            call.strategy,
+            call.options,
+            {},
+            chat=call.chat,
+            request_id=call.request_id,
+            stream=call.stream,
+        )
+        record.prepared(prepared, STRATEGY_NAMES[type(call.strategy)])
+        return prepared
+
+    async def _decode(self, prepared: Prepared, caller: Caller, context: Context, record: CallRecord) -> None:
+        outbox = Outbox(prepared, self._courier, self._workers)
+        name = prepared.request.request_id
+        charge = Charge.of(prepared.request, self._model.block_size)
+        with self._running.charged(caller, charge), self._running.stream(outbox):
+            self._engine.submit([Job(outbox.request, outbox.sink)])
+            self._recorder.started(record, outbox)
+            try:
+                is_last = False
+                while not is_last:
+                    batch = await outbox.take()
+                    is_last = batch.is_last
+                    message = (
+                        await self._in_worker(event_message, batch.events, name)
+                        if batch.is_large
+                        else event_message(batch.events, name)
+                    )
+                    await self._write(context, message, record)
+                    name = ""
+            finally:
+                if outbox.ended is None:
+                    self._engine.cancel(outbox.request)
+
+    async def _write(self, context: Context, message: pb.DecodeEvent, record: CallRecord) -> None:
+        try:
+            async with asyncio.timeout(self._stall_timeout) as limit:
+                await context.write(message)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise too_slow(
+                f"it took nothing for {self._stall_timeout:g} seconds", record.request_id
+            ) from None
+
+    async def _in_worker(self, work: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._workers, work, *arguments)
+
+
+def _read(kind: type[M], data: bytes, record: CallRecord) -> M:
+    request = parse(kind, data)
+    record.message = request
+    return request

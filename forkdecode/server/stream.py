@@ -1,0 +1,177 @@
+"""From the engine's threads to one request's reader, who may be slow.
+
+The engine never waits: its threads only append to a list and, if nobody has yet, wake the loop. In the
+loop events become what callers see, and wait merged until the reader takes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+from forkdecode.errors import CapacityError, ForkdecodeError, GroupFailedError
+from forkdecode.requests.prepare import Prepared
+from forkdecode.results import Delta, Event
+from forkdecode.rpc.coalesce import Coalescer
+from forkdecode.scheduler.events import CandidateRecord, GroupEvent, GroupFailed, GroupFinished
+
+MAX_PENDING_BYTES = 64 * 2**20
+"""What may wait for one reader. Only log-probabilities by the thousand come near it."""
+_TOKEN_BYTES = 64
+"""About what a waiting token takes: an entry of a list, an integer, its text."""
+_LOGPROB_BYTES = 128
+"""About what a waiting log-probability takes: a pair, an integer, a float."""
+_SMALL_RESULT = 2000
+"""Tokens of a result that is turned into text in the loop: 2 ms at most."""
+
+
+class Courier:
+    """Brings events of all requests into the loop: one wake-up for however many have gathered."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._gathered: deque[tuple[Outbox, GroupEvent | ForkdecodeError]] = deque()
+        self._woken = False
+
+    def put(self, outbox: Outbox, event: GroupEvent | ForkdecodeError) -> None:
+        """From any thread; never blocks."""
+        self._gathered.append((outbox, event))
+        if not self._woken:
+            self._woken = True
+            try:
+                self._loop.call_soon_threadsafe(self._wait_a_turn)
+            except RuntimeError:  # the loop has been closed: nobody reads any more
+                self._gathered.clear()
+
+    def _wait_a_turn(self) -> None:
+        # Waking the loop takes the interpreter from the engine's thread in the midst of a step's events.
+        # The loop gives it back before its next turn, so that the step comes as a whole.
+        self._loop.call_soon(self._deliver)
+
+    def _deliver(self) -> None:
+        self._woken = False  # before the list is read: who appends after that wakes again
+        while self._gathered:
+            outbox, event = self._gathered.popleft()
+            outbox.deliver(event)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a reader takes at once. is_last: nothing follows. is_large: not to be converted in the loop."""
+
+    events: list[Event]
+    is_last: bool = False
+    is_large: bool = False
+
+
+class Outbox:
+    """What one request's reader has not taken yet. Everything but sink() belongs to the loop."""
+
+    def __init__(self, prepared: Prepared, courier: Courier, workers: Executor) -> None:
+        self.request = prepared.request
+        self.ended: GroupFinished | GroupFailed | ForkdecodeError | None = None
+        """The engine's last event, once it is there."""
+        self._assembler = prepared.assembler
+        self._courier = courier
+        self._workers = workers
+        self._pending = Coalescer()
+        self._weight = 0
+        self._last: GroupFinished | GroupFailed | ForkdecodeError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._when_ended: Callable[[], None] | None = None
+
+    def sink(self, event: GroupEvent | ForkdecodeError) -> None:
+        """The job's sink."""
+        self._courier.put(self, event)
+
+    def deliver(self, event: GroupEvent | ForkdecodeError) -> None:
+        """Takes one event of the engine."""
+        if isinstance(event, (GroupFinished, GroupFailed, ForkdecodeError)):
+            self.ended = event
+            self.fail(event)
+            if self._when_ended is not None:
+                self._when_ended()
+        elif self._last is None:
+            self._gather(event)
+            self._wake()
+
+    def fail(self, last: GroupFinished | GroupFailed | ForkdecodeError) -> None:
+        """Ends the stream after what waits. What comes later counts no more."""
+        if self._last is None:
+            self._last = last
+            self._wake()
+
+    def when_ended(self, call: Callable[[], None]) -> None:
+        """Calls once the engine is done with the request, whether it was read to its end or not."""
+        self._when_ended = call
+        if self.ended is not None:
+            call()
+
+    async def take(self) -> Batch:
+        """Waits for events and takes all there are, merged. Raises the error that ended the request, once
+        everything before it has been taken."""
+        while not self._pending and self._last is None:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        last = self._last
+        if last is None or (self._pending and not isinstance(last, GroupFinished)):
+            return Batch(self._take())
+        is_large = isinstance(last, GroupFinished) and _weight(last.candidates) > _SMALL_RESULT
+        self._pending.add(await self._assembled(last, is_large))
+        return Batch(self._take(), is_last=True, is_large=is_large)
+
+    def _take(self) -> list[Event]:
+        self._weight = 0
+        return self._pending.take()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _gather(self, event: GroupEvent) -> None:
+        name = self.request.request_id
+        try:
+            found = self._assembler.events(event)
+            self._pending.add(found)
+            self._weight += sum(map(_event_bytes, found))
+        except ForkdecodeError as error:
+            self.fail(error)
+        except Exception as error:
+            failure = GroupFailedError(f"internal error: {type(error).__name__}", request_id=name)
+            failure.__cause__ = error
+            self.fail(failure)
+        if self._weight > MAX_PENDING_BYTES:
+            self.fail(too_slow(f"more than {MAX_PENDING_BYTES >> 20} MiB of its events wait", name))
+
+    async def _assembled(
+        self, last: GroupFinished | GroupFailed | ForkdecodeError, is_large: bool
+    ) -> list[Event]:
+        """The final events, or the error; what takes long to turn into text does so in a worker."""
+        if not is_large:
+            return self._assembler.events(last)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._workers, self._assembler.events, last)
+
+
+def too_slow(problem: str, request_id: str) -> CapacityError:
+    """What a reader hears who does not read."""
+    return CapacityError(
+        f"the reader is too slow: {problem}", limit="a reader that keeps up", request_id=request_id
+    )
+
+
+def _event_bytes(event: Event) -> int:
+    """About how much memory an event takes while it waits, merged with others."""
+    if not isinstance(event, Delta):
+        return 0
+    size = _TOKEN_BYTES * len(event.token_ids)
+    if event.logprobs is not None:
+        size += _LOGPROB_BYTES * sum(2 + len(one.top) + len(one.top_processed) for one in event.logprobs)
+    return size
+
+
+def _weight(candidates: Iterable[CandidateRecord]) -> int:
+    return sum(len(c.token_ids) * (1 if c.logprobs is None else 3) for c in candidates)

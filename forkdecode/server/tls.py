@@ -1,0 +1,48 @@
+"""TLS of the server: its certificate, and whose certificates it asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from forkdecode.errors import InvalidRequestError, invalid
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files. client_ca: every client must show a certificate that it has signed (mutual TLS)."""
+
+    cert: Path
+    key: Path
+    client_ca: Path | None = None
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """Raises InvalidRequestError for a file that can't be read or holds no PEM."""
+        pair = (_pem("tls_key", self.key, b"PRIVATE KEY"), _pem("tls_cert", self.cert, b"CERTIFICATE"))
+        ca = None if self.client_ca is None else _pem("tls_client_ca", self.client_ca, b"CERTIFICATE")
+        return grpc.ssl_server_credentials([pair], root_certificates=ca, require_client_auth=ca is not None)
+
+
+def tls_files(cert: Path | None, key: Path | None, client_ca: Path | None) -> TlsFiles | None:
+    """None where no TLS is asked for. Raises InvalidRequestError for half of a pair."""
+    if cert is None and key is None:
+        if client_ca is not None:
+            raise InvalidRequestError("tls_client_ca: needs tls_cert and tls_key", field="tls_client_ca")
+        return None
+    if cert is None or key is None:
+        raise InvalidRequestError(
+            "tls_cert: certificate and key are given together", field="tls_key" if key is None else "tls_cert"
+        )
+    return TlsFiles(cert, key, client_ca)
+
+
+def _pem(field: str, path: Path, kind: bytes) -> bytes:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise invalid(field, f"{path} can't be read: {error.strerror}", "a readable PEM file") from None
+    if b"-----BEGIN" not in content or kind not in content:
+        raise invalid(field, f"{path} holds no {kind.decode().lower()}", "a PEM file")
+    return content

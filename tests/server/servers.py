@@ -1,0 +1,118 @@
+"""Real servers for tests, in this process, before an engine of the tiny Llama.
+
+`running_server()` runs one in a thread with a loop of its own, for blocking clients; `serving()` in the
+loop of the test, for asyncio clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+
+from forkdecode import LLM
+from forkdecode.engine.start import RunningEngine
+from forkdecode.server.app import Server, ServerSettings
+from forkdecode.server.backend import Backend
+from forkdecode.server.log import json_logger
+from forkdecode.server.metrics import Metrics
+from tests.llm.models import TOKENIZER, tiny_llama
+
+LOOPBACK = "127.0.0.1:0"
+
+
+@dataclass
+class Running:
+    """A server, where it listens, and its log."""
+
+    address: str
+    server: Server
+    log: io.StringIO
+    loop: asyncio.AbstractEventLoop = field(repr=False)
+
+    def lines(self, event: str) -> list[dict[str, Any]]:
+        """The log's lines of one kind."""
+        found = [json.loads(line) for line in self.log.getvalue().splitlines()]
+        return [line for line in found if line["event"] == event]
+
+    def channel(self, **options: int) -> grpc.Channel:
+        """A blocking channel; options as gRPC names them without "grpc."."""
+        return grpc.insecure_channel(self.address, options=[(f"grpc.{k}", v) for k, v in options.items()])
+
+    def do(self, work: Any) -> Any:
+        """Runs a coroutine in the server's loop, from another thread."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
+
+
+@contextmanager
+def tiny_llm(**settings: Any) -> Iterator[LLM]:
+    """An engine to serve: block_size 4, and every block back in the end."""
+    defaults = {"tokenizer": TOKENIZER, "num_blocks": 4096, "threads": 1, "block_size": 4}
+    with LLM(tiny_llama(), **{**defaults, **settings}) as llm:
+        yield llm
+
+
+def backend_of(llm: LLM) -> Backend:
+    """What a server needs of an LLM's engine."""
+    running: RunningEngine = llm._session.engine
+    return Backend(running.thread, running.info, running.capacity, running.tokenizer)
+
+
+@asynccontextmanager
+async def serving(
+    backend: Backend | LLM, *, metrics: Metrics | None = None, **settings: Any
+) -> AsyncIterator[Running]:
+    """A server in the running loop, on a free port of loopback unless `listen` says otherwise."""
+    log = io.StringIO()
+    found = backend_of(backend) if isinstance(backend, LLM) else backend
+    server = Server(ServerSettings(**{"listen": LOOPBACK, **settings}), json_logger(log), metrics)
+    address = server.bind()
+    await server.start(found)
+    try:
+        yield Running(str(address), server, log, asyncio.get_running_loop())
+    finally:
+        await server.stop()
+
+
+@contextmanager
+def running_server(
+    backend: Backend | LLM, *, metrics: Metrics | None = None, **settings: Any
+) -> Iterator[Running]:
+    """The same in a thread."""
+    started: list[Running] = []
+    ready, done = threading.Event(), threading.Event()
+    failure: list[BaseException] = []
+
+    async def serve() -> None:
+        async with serving(backend, metrics=metrics, **settings) as running:
+            started.append(running)
+            ready.set()
+            await asyncio.to_thread(done.wait)
+
+    def run() -> None:
+        try:
+            asyncio.run(serve())
+        except BaseException as error:
+            failure.append(error)
+        finally:
+            ready.set()
+
+    thread = threading.Thread(target=run, name="server", daemon=True)
+    thread.start()
+    ready.wait()
+    try:
+        if failure:
+            raise failure[0]
+        yield started[0]
+    finally:
+        done.set()
+        thread.join()
+    if failure:
+        raise failure[0]
