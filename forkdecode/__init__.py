@@ -1,11 +1,12 @@
 """Beam search and parallel sampling over shared KV blocks.
 
 Strategies, options, results and errors are here at once; LLM and AsyncLLM are imported when first
-used, because they bring torch.
+used, because they bring torch. Client and AsyncClient are too, for gRPC, and need none of it.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -30,11 +31,13 @@ from forkdecode.results import (
     Committed,
     DecodeResult,
     Delta,
+    EngineStats,
     Event,
     Finished,
     LiveBeam,
     ScoredContinuation,
     ScoreResult,
+    ServedModel,
     Started,
     TokenLogprob,
     Usage,
@@ -42,20 +45,30 @@ from forkdecode.results import (
 from forkdecode.types import Beam, BestOf, Greedy, Options, Sample, Strategy
 
 if TYPE_CHECKING:
-    from forkdecode.llm import LLM, AsyncHandle, AsyncLLM, EventStream, Handle
+    from forkdecode.calls.handle import AsyncHandle, EventStream, Handle
+    from forkdecode.client import AsyncClient, Client, Tls
+    from forkdecode.llm import LLM, AsyncLLM
 
 # Read by OpenMP when torch is loaded. Its threads would otherwise spin between two products, on cores
 # that others want to use, our own kernels' threads among them. What is set stays.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-_LAZY = ("LLM", "AsyncHandle", "AsyncLLM", "EventStream", "Handle")
+_LAZY = {
+    "LLM": "forkdecode.llm",
+    "AsyncLLM": "forkdecode.llm",
+    "Client": "forkdecode.client",
+    "AsyncClient": "forkdecode.client",
+    "Tls": "forkdecode.client",
+    "Handle": "forkdecode.calls.handle",
+    "AsyncHandle": "forkdecode.calls.handle",
+    "EventStream": "forkdecode.calls.handle",
+}
+"""Where each name is that is imported when first used."""
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
-        from forkdecode import llm
-
-        return getattr(llm, name)
+        return getattr(importlib.import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'forkdecode' has no attribute {name!r}")
 
 
@@ -66,6 +79,7 @@ def __dir__() -> list[str]:
 __all__ = [
     "DEFAULT_MODEL",
     "LLM",
+    "AsyncClient",
     "AsyncHandle",
     "AsyncLLM",
     "AuthenticationError",
@@ -76,12 +90,14 @@ __all__ = [
     "Candidate",
     "CandidateFinished",
     "CapacityError",
+    "Client",
     "Committed",
     "DeadlineError",
     "DecodeResult",
     "Delta",
     "EngineClosedError",
     "EngineConfig",
+    "EngineStats",
     "Event",
     "EventStream",
     "Finished",
@@ -97,8 +113,10 @@ __all__ = [
     "Sample",
     "ScoreResult",
     "ScoredContinuation",
+    "ServedModel",
     "Started",
     "Strategy",
+    "Tls",
     "TokenLogprob",
     "UnavailableError",
     "Usage",

@@ -1,0 +1,232 @@
+"""The remote SDK for event loops: the verbs of AsyncLLM."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from types import TracebackType
+from typing import Any
+
+from forkdecode.calls.arguments import is_batch
+from forkdecode.calls.handle import AsyncHandle
+from forkdecode.calls.many import in_order_async, list_calls
+from forkdecode.client.settings import DEFAULT_ADDRESS, Settings, Tls, check_timeout
+from forkdecode.client.transport import Transport
+from forkdecode.client.writer import Letter, Writer, detokenize_request, read_events
+from forkdecode.errors import UnavailableError
+from forkdecode.results import DecodeResult, EngineStats, Event, ScoreResult, ServedModel
+from forkdecode.rpc.convert_events import engine_stats, score_result, served_model
+from forkdecode.rpc.convert_prompts import prompt_message
+from forkdecode.rpc.v1 import decode_pb2 as pb
+from forkdecode.types import Options, Prompt, Strategy
+
+
+class AsyncClient:
+    """Client for asyncio: the same arguments, results and errors. Belongs to the event loop that first
+    uses it, and to one process: open it after fork()."""
+
+    def __init__(
+        self,
+        address: str = DEFAULT_ADDRESS,
+        *,
+        token: str | None = None,
+        tls: Tls | None = None,
+        timeout: float | None = None,
+        retries: int = 5,
+    ) -> None:
+        self._settings = Settings(address, token, tls, timeout, retries)
+        self._transport = Transport(self._settings)
+        self._writer = Writer()
+        self._info: ServedModel | None = None
+
+    @classmethod
+    async def create(cls, address: str = DEFAULT_ADDRESS, **settings: Any) -> AsyncClient:
+        """Connects, and asks what is served."""
+        client = cls(address, **settings)
+        try:
+            await client.model()
+        except BaseException:
+            await client.close()
+            raise
+        return client
+
+    @property
+    def info(self) -> ServedModel:
+        """What is served, as `create` or `model` was last told."""
+        if self._info is None:
+            raise UnavailableError("the server has not been asked yet: await model(), or create()")
+        return self._info
+
+    async def model(self) -> ServedModel:
+        """What is served, and its limits."""
+        self._info = served_model(await self._ask("GetModel", pb.GetModelRequest()))
+        return self._info
+
+    async def decode(
+        self,
+        prompt: Any,
+        strategy: Any = None,
+        *,
+        options: Any = None,
+        chat: bool = False,
+        request_id: Any = None,
+        timeout: float | None = None,
+        **given: Any,
+    ) -> Any:
+        """Client.decode, awaited: a DecodeResult, or a list of them for a list of prompts. Cancelling
+        the await cancels the requests."""
+        letters = self._writer.decode_all(prompt, strategy, options, given, chat=chat, request_id=request_id)
+        seconds = self._seconds(timeout)
+        handles = [self._start(letter, seconds) for letter in letters]
+        try:
+            results = [await handle.result() for handle in handles]
+        finally:
+            for handle in handles:
+                handle.cancel()
+        return results if is_batch(prompt) else results[0]
+
+    async def stream(
+        self,
+        prompt: Prompt,
+        strategy: Strategy | None = None,
+        *,
+        options: Options | None = None,
+        chat: bool = False,
+        request_id: str | None = None,
+        timeout: float | None = None,
+        **given: Any,
+    ) -> AsyncGenerator[Event, None]:
+        """Client.stream as an async generator: the request is sent when it is first asked for an
+        event. Closing it, dropping it, or cancelling who waits for it cancels the request."""
+        handle = await self.submit(
+            prompt,
+            strategy,
+            options=options,
+            chat=chat,
+            request_id=request_id,
+            stream=True,
+            timeout=timeout,
+            **given,
+        )
+        try:
+            async for event in handle:
+                yield event
+        finally:
+            handle.cancel()
+
+    async def submit(
+        self,
+        prompt: Prompt,
+        strategy: Strategy | None = None,
+        *,
+        options: Options | None = None,
+        chat: bool = False,
+        request_id: str | None = None,
+        stream: bool = False,
+        timeout: float | None = None,
+        **given: Any,
+    ) -> AsyncHandle:
+        """Client.submit; the request is on its way when this returns."""
+        letter = self._writer.decode(
+            prompt, strategy, options, given, chat=chat, request_id=request_id, stream=stream
+        )
+        return self._start(letter, self._seconds(timeout))
+
+    def decode_many(
+        self,
+        prompts: Iterable[Prompt],
+        strategy: Any = None,
+        *,
+        options: Any = None,
+        chat: bool = False,
+        request_id: Any = None,
+        concurrency: int = 16,
+        progress: bool = True,
+        return_errors: bool = False,
+        timeout: float | None = None,
+        **given: Any,
+    ) -> AsyncIterator[Any]:
+        """Client.decode_many as an async generator."""
+
+        async def decode(prompt: Any, strategy: Any, options: Any, name: Any) -> DecodeResult:
+            handle = await self.submit(
+                prompt, strategy, options=options, chat=chat, request_id=name, timeout=timeout, **given
+            )
+            return await handle.result()
+
+        calls = list_calls(prompts, strategy, options, request_id)
+        return in_order_async(decode, calls, concurrency, progress, return_errors=return_errors)
+
+    async def score(
+        self,
+        prompt: Prompt,
+        continuations: Sequence[str | Sequence[int]],
+        *,
+        top_logprobs: int = 0,
+        chat: bool = False,
+        priority: int = 0,
+        cache_salt: str = "",
+        request_id: str | None = None,
+        timeout: float | None = None,
+    ) -> ScoreResult:
+        """Client.score, awaited."""
+        message = self._writer.score(
+            prompt,
+            continuations,
+            top_logprobs=top_logprobs,
+            chat=chat,
+            priority=priority,
+            cache_salt=cache_salt,
+            request_id=request_id,
+        )
+        return score_result(await self._ask("Score", message, timeout, message.request_id))
+
+    async def tokenize(
+        self, prompt: Prompt, *, chat: bool = False, timeout: float | None = None
+    ) -> tuple[int, ...]:
+        """Client.tokenize, awaited."""
+        message = pb.TokenizeRequest(prompt=prompt_message(prompt, chat=chat))
+        return tuple((await self._ask("Tokenize", message, timeout)).token_ids)
+
+    async def detokenize(self, token_ids: Sequence[int], *, timeout: float | None = None) -> str:
+        """Client.detokenize, awaited."""
+        return str((await self._ask("Detokenize", detokenize_request(token_ids), timeout)).text)
+
+    async def stats(self, *, timeout: float | None = None) -> EngineStats:
+        """What the engine is doing and has done."""
+        return engine_stats(await self._ask("GetStats", pb.GetStatsRequest(), timeout))
+
+    async def close(self) -> None:
+        """Ends the connection; what still runs here ends with EngineClosedError. Idempotent."""
+        await self._transport.close()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _seconds(self, timeout: float | None) -> float | None:
+        return self._settings.timeout if timeout is None else check_timeout("timeout", timeout)
+
+    async def _ask(
+        self, method: str, message: Any, timeout: float | None = None, request_id: str | None = None
+    ) -> Any:
+        return await self._transport.unary(method, message, self._seconds(timeout), request_id)
+
+    def _start(self, letter: Letter, timeout: float | None) -> AsyncHandle:
+        sending = _Sending()
+        handle = AsyncHandle(letter.request_id, read_events, sending.cancel)
+        sending.task = self._transport.start(letter, handle.put_here, timeout)
+        return handle
+
+
+class _Sending:
+    """What a handle cancels."""
+
+    def __init__(self) -> None:
+        self.task: Any = None
+
+    def cancel(self) -> None:
+        self.task.cancel()

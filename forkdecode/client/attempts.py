@@ -1,0 +1,53 @@
+"""When a call may be tried again, and how long to wait before."""
+
+from __future__ import annotations
+
+import random
+import time
+
+from forkdecode.errors import ForkdecodeError, InvalidRequestError, QueueFullError, UnavailableError
+
+FIRST_DELAY = 0.1
+MAX_DELAY = 5.0
+"""Seconds: the waits double from the first to the longest, unless the server names another."""
+
+
+class Attempts:
+    """Of one call, which can have had no effect when it is tried again: no event has come.
+
+    timeout: seconds for all attempts together, None for no limit.
+    """
+
+    def __init__(self, retries: int, timeout: float | None) -> None:
+        self._left = retries
+        self._made = 0
+        self._deadline = None if timeout is None else time.monotonic() + timeout
+
+    def seconds_left(self) -> float | None:
+        """For the next attempt; None for no limit."""
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    def delay(self, error: ForkdecodeError) -> float | None:
+        """Seconds to wait before the next attempt, or None if `error` is final."""
+        if not self._left or not self._is_passing(error):
+            return None
+        delay = _jittered(min(MAX_DELAY, FIRST_DELAY * 2**self._made), error.retry_after)
+        left = self.seconds_left()
+        if left is not None and left <= delay:
+            return None
+        self._left -= 1
+        self._made += 1
+        return delay
+
+    def _is_passing(self, error: ForkdecodeError) -> bool:
+        if isinstance(error, QueueFullError):
+            return error.retry_after is not None
+        # The server may still hold the id of an attempt whose connection was lost.
+        held = isinstance(error, InvalidRequestError) and error.field == "request_id" and self._made > 0
+        return held or isinstance(error, UnavailableError)
+
+
+def _jittered(backoff: float, hint: float | None) -> float:
+    """Different for clients that failed together. Never before the server's hint."""
+    share = random.random()
+    return max(backoff * (0.5 + 0.5 * share), (hint or 0.0) * (1 + 0.2 * share))

@@ -1,0 +1,97 @@
+"""An event loop in a thread of its own, for callers that have none."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from forkdecode.errors import EngineClosedError, UnavailableError
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """Its methods may be called from any thread of the process that made it."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._ending = False
+        self._posting = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="forkdecode-client", daemon=True)
+        self._thread.start()
+
+    def call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Runs a coroutine there and waits; who stops waiting cancels it."""
+        future: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+        async def run() -> None:
+            task = asyncio.ensure_future(work())
+            future.add_done_callback(lambda f: self.post(task.cancel) if f.cancelled() else None)
+            try:
+                result = await task
+            except asyncio.CancelledError:
+                _settle(future, EngineClosedError("the client was closed"))
+            except BaseException as error:
+                _settle(future, error)
+            else:
+                if future.set_running_or_notify_cancel():
+                    future.set_result(result)
+
+        self.post(lambda: self._loop.create_task(run()))
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def post(self, work: Callable[[], object]) -> None:
+        """Runs `work` there, later.
+
+        Raises UnavailableError in a forked child, where the thread does not exist, EngineClosedError
+        once the loop is ending.
+        """
+        if os.getpid() != self._pid:
+            raise UnavailableError("this client was opened before the process forked: open one in the child")
+        with self._posting:
+            if self._ending:
+                raise EngineClosedError("the client has been closed")
+            self._loop.call_soon_threadsafe(work)
+
+    def stop(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Runs `last` there, then ends the loop and waits for that. Idempotent; no effect in a forked
+        child."""
+        if os.getpid() != self._pid:
+            return
+        with self._posting:
+            first, self._ending = not self._ending, True
+            if first:
+                self._loop.call_soon_threadsafe(lambda: self._loop.create_task(self._end(last)))
+        if threading.current_thread() is not self._thread:  # else: what was dropped is collected there
+            self._thread.join()
+
+    async def _end(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            await last()
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+        finally:
+            self._loop.stop()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+
+def _settle(future: concurrent.futures.Future[Any], error: BaseException) -> None:
+    if future.set_running_or_notify_cancel():
+        future.set_exception(error)

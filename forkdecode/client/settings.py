@@ -1,0 +1,107 @@
+"""Where a client connects, as whom, and how patient it is."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import grpc
+
+from forkdecode.checks import check_float, check_int, check_unicode, keep, shown
+from forkdecode.errors import invalid
+
+Pem: TypeAlias = str | os.PathLike[str] | bytes
+"""A file's path, or what such a file holds."""
+DEFAULT_ADDRESS = "127.0.0.1:50051"
+MAX_RETRIES = 1000
+_OPTIONS = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # Retries are made here, where it is known whether a token has come.
+    ("grpc.enable_retries", 0),
+    # A connection that failed is tried again about as soon as a call is.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 5000),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """How to trust the server, and be trusted by it. PEM files, or their bytes.
+
+    ca: certificates that the server's is checked against; None: those that gRPC comes with. cert and
+    key: this client's own, for servers that want one (mutual TLS).
+    """
+
+    ca: Pem | None = None
+    cert: Pem | None = None
+    key: Pem | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("ca", "cert", "key"):
+            keep(self, name, _pem)
+        if (self.cert is None) != (self.key is None):
+            missing = "key" if self.key is None else "cert"
+            raise invalid(missing, "is missing", "cert and key together, or neither")
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """As gRPC wants them."""
+        return grpc.ssl_channel_credentials(self.ca, self.key, self.cert)  # type: ignore[arg-type]
+
+
+def _pem(name: str, value: object) -> bytes | None:
+    allowed = "the path of a PEM file, or its bytes"
+    if value is None or isinstance(value, bytes):
+        return value
+    if not isinstance(value, (str, os.PathLike)):
+        raise invalid(name, f"{shown(value)} is no file", allowed)
+    try:
+        with open(value, "rb") as file:
+            return file.read()
+    except (OSError, ValueError) as error:
+        raise invalid(name, f"cannot be read: {error}", allowed) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What Client and AsyncClient are made with; see there."""
+
+    address: str = DEFAULT_ADDRESS
+    token: str | None = field(default=None, repr=False)
+    tls: Tls | None = None
+    timeout: float | None = None
+    retries: int = 5
+
+    def __post_init__(self) -> None:
+        if not check_unicode("address", self.address, "host:port"):
+            raise invalid("address", "is empty", "host:port")
+        if self.token is not None:
+            text = check_unicode("token", self.token, "a text of visible ASCII")
+            if not text or not (text.isascii() and text.isprintable()) or " " in text:
+                raise invalid("token", "cannot be sent", "a text of visible ASCII")
+        if self.tls is not None and not isinstance(self.tls, Tls):
+            raise invalid("tls", f"{shown(self.tls)} is none", "Tls(ca=..., cert=..., key=...) or None")
+        keep(self, "timeout", check_timeout)
+        keep(self, "retries", check_int, 0, MAX_RETRIES)
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What goes with every call."""
+        return () if self.token is None else (("authorization", f"Bearer {self.token}"),)
+
+    def channel(self) -> grpc.aio.Channel:
+        """A connection for the event loop that runs here; made when first used, and again when lost."""
+        if self.tls is None:
+            return grpc.aio.insecure_channel(self.address, options=_OPTIONS)
+        return grpc.aio.secure_channel(self.address, self.tls.credentials(), options=_OPTIONS)
+
+
+def check_timeout(name: str, value: object) -> float | None:
+    """Seconds above 0, or None for as long as it takes."""
+    if value is None:
+        return None
+    seconds = check_float(name, value, 0.0, open_low=True)
+    return None if seconds > threading.TIMEOUT_MAX else seconds

@@ -1,0 +1,283 @@
+"""The remote SDK for threads: the verbs of LLM."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, overload
+
+from forkdecode.calls.arguments import is_batch
+from forkdecode.calls.handle import EventStream, Handle
+from forkdecode.calls.many import in_order
+from forkdecode.client.loop_thread import LoopThread
+from forkdecode.client.settings import DEFAULT_ADDRESS, Settings, Tls, check_timeout
+from forkdecode.client.transport import Put, Transport
+from forkdecode.client.writer import Letter, Writer, detokenize_request, read_events
+from forkdecode.errors import ForkdecodeError
+from forkdecode.results import DecodeResult, EngineStats, ScoreResult, ServedModel
+from forkdecode.rpc.convert_events import engine_stats, score_result, served_model
+from forkdecode.rpc.convert_prompts import prompt_message
+from forkdecode.rpc.v1 import decode_pb2 as pb
+from forkdecode.types import Options, Prompt, Strategy
+
+
+class Client:
+    """A forkdecode server, used as an LLM is: the same verbs, arguments, results and errors.
+
+    address: "host:port", or what else gRPC names. token: sent with every call; over a network only
+    with tls. timeout: seconds for each request, None for no limit; it becomes the call's deadline, and
+    DeadlineError, a TimeoutError, when it is over. retries: how often a call is tried again while
+    nothing of it has come: the server is not there, starts again, or names a time to come back. The
+    waits between double from 0.1 s to 5 s, or are the server's.
+
+    Safe to use from several threads. Not across fork(): open one in the child. It connects when it is
+    first used, and again by itself. Raises InvalidRequestError for a wrong setting.
+    """
+
+    def __init__(
+        self,
+        address: str = DEFAULT_ADDRESS,
+        *,
+        token: str | None = None,
+        tls: Tls | None = None,
+        timeout: float | None = None,
+        retries: int = 5,
+    ) -> None:
+        self._settings = Settings(address, token, tls, timeout, retries)
+        self._link = _Link(self._settings)
+        self._writer = Writer()
+        self._info: ServedModel | None = None
+
+    @property
+    def info(self) -> ServedModel:
+        """What is served, and its limits; asked once."""
+        if self._info is None:
+            self._info = served_model(self._ask("GetModel", pb.GetModelRequest()))
+        return self._info
+
+    @overload
+    def decode(
+        self,
+        prompt: str | Sequence[int] | Sequence[dict[str, Any]],
+        strategy: Strategy | None = None,
+        *,
+        options: Options | None = None,
+        chat: bool = False,
+        request_id: str | None = None,
+        timeout: float | None = None,
+        **given: Any,
+    ) -> DecodeResult: ...
+
+    @overload
+    def decode(
+        self,
+        prompt: Sequence[Prompt],
+        strategy: Strategy | Sequence[Strategy] | None = None,
+        *,
+        options: Options | Sequence[Options] | None = None,
+        chat: bool = False,
+        request_id: Sequence[str] | None = None,
+        timeout: float | None = None,
+        **given: Any,
+    ) -> list[DecodeResult]: ...
+
+    def decode(
+        self,
+        prompt: Any,
+        strategy: Any = None,
+        *,
+        options: Any = None,
+        chat: bool = False,
+        request_id: Any = None,
+        timeout: float | None = None,
+        **given: Any,
+    ) -> DecodeResult | list[DecodeResult]:
+        """LLM.decode by the server. timeout: instead of the client's.
+
+        Raises InvalidRequestError naming the field, CapacityError, QueueFullError, GroupFailedError,
+        UnavailableError, AuthenticationError, DeadlineError. All prompts of a list are sent at once;
+        the first error ends the others.
+        """
+        letters = self._writer.decode_all(prompt, strategy, options, given, chat=chat, request_id=request_id)
+        seconds = self._seconds(timeout)
+        handles = [self._start(letter, seconds) for letter in letters]
+        try:
+            results = [handle.result() for handle in handles]
+        except BaseException:
+            for handle in handles:
+                handle.cancel()
+            raise
+        return results if is_batch(prompt) else results[0]
+
+    def stream(
+        self,
+        prompt: Prompt,
+        strategy: Strategy | None = None,
+        *,
+        options: Options | None = None,
+        chat: bool = False,
+        request_id: str | None = None,
+        timeout: float | None = None,
+        **given: Any,
+    ) -> EventStream:
+        """Typed events of one request as they come; the last is Finished. A busy network may bring
+        several steps as one event. Closing the stream, or dropping it, cancels the request."""
+        letter = self._writer.decode(
+            prompt, strategy, options, given, chat=chat, request_id=request_id, stream=True
+        )
+        return EventStream(self._start(letter, self._seconds(timeout)))
+
+    def submit(
+        self,
+        prompt: Prompt,
+        strategy: Strategy | None = None,
+        *,
+        options: Options | None = None,
+        chat: bool = False,
+        request_id: str | None = None,
+        stream: bool = False,
+        timeout: float | None = None,
+        **given: Any,
+    ) -> Handle:
+        """Sends a request and returns at once. stream: whether the handle yields events before the
+        last. What only the server can refuse comes from the handle."""
+        letter = self._writer.decode(
+            prompt, strategy, options, given, chat=chat, request_id=request_id, stream=stream
+        )
+        return self._start(letter, self._seconds(timeout))
+
+    def decode_many(
+        self,
+        prompts: Iterable[Prompt],
+        strategy: Any = None,
+        *,
+        options: Any = None,
+        chat: bool = False,
+        request_id: Any = None,
+        concurrency: int = 16,
+        progress: bool = True,
+        return_errors: bool = False,
+        timeout: float | None = None,
+        **given: Any,
+    ) -> Iterator[Any]:
+        """LLM.decode_many by the server: the results of many prompts, in their order, with at most
+        `concurrency` of them at work at a time."""
+        seconds = self._seconds(timeout)
+
+        def start(prompt: Any, strategy: Any, options: Any, name: Any, heard: Callable[[], None]) -> Handle:
+            letter = self._writer.decode(prompt, strategy, options, given, chat=chat, request_id=name)
+            return self._start(letter, seconds, heard)
+
+        return in_order(
+            start, prompts, strategy, options, request_id, concurrency, progress, return_errors=return_errors
+        )
+
+    def score(
+        self,
+        prompt: Prompt,
+        continuations: Sequence[str | Sequence[int]],
+        *,
+        top_logprobs: int = 0,
+        chat: bool = False,
+        priority: int = 0,
+        cache_salt: str = "",
+        request_id: str | None = None,
+        timeout: float | None = None,
+    ) -> ScoreResult:
+        """LLM.score by the server: how likely the model finds each continuation of one prompt."""
+        message = self._writer.score(
+            prompt,
+            continuations,
+            top_logprobs=top_logprobs,
+            chat=chat,
+            priority=priority,
+            cache_salt=cache_salt,
+            request_id=request_id,
+        )
+        return score_result(self._ask("Score", message, timeout, message.request_id))
+
+    def tokenize(
+        self, prompt: Prompt, *, chat: bool = False, timeout: float | None = None
+    ) -> tuple[int, ...]:
+        """Token ids of a prompt, as `decode` would see it: with special tokens."""
+        message = pb.TokenizeRequest(prompt=prompt_message(prompt, chat=chat))
+        return tuple(self._ask("Tokenize", message, timeout).token_ids)
+
+    def detokenize(self, token_ids: Sequence[int], *, timeout: float | None = None) -> str:
+        """The text of token ids; special tokens have none."""
+        message = detokenize_request(token_ids)
+        return str(self._ask("Detokenize", message, timeout).text)
+
+    def stats(self, *, timeout: float | None = None) -> EngineStats:
+        """What the engine is doing and has done."""
+        return engine_stats(self._ask("GetStats", pb.GetStatsRequest(), timeout))
+
+    def close(self) -> None:
+        """Ends the connection; what still runs here ends with EngineClosedError. Idempotent."""
+        self._link.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _seconds(self, timeout: float | None) -> float | None:
+        return self._settings.timeout if timeout is None else check_timeout("timeout", timeout)
+
+    def _ask(
+        self, method: str, message: Any, timeout: float | None = None, request_id: str | None = None
+    ) -> Any:
+        seconds = self._seconds(timeout)
+        link = self._link
+        return link.loop.call(lambda: link.transport.unary(method, message, seconds, request_id))
+
+    def _start(
+        self, letter: Letter, timeout: float | None, heard: Callable[[], None] | None = None
+    ) -> Handle:
+        sending = _Sending(self._link, letter, timeout)
+        handle = Handle(letter.request_id, read_events, sending.cancel, heard)
+        self._link.loop.post(partial(sending.begin, handle.put))
+        return handle
+
+
+class _Link:
+    """A transport in a loop of its own, both ended when nobody holds this any more."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.transport = Transport(settings)
+        self.loop = LoopThread()
+        self.close = weakref.finalize(self, self.loop.stop, self.transport.close)
+
+
+class _Sending:
+    """One request on its way. Its handle holds it, and so the link, until it ends."""
+
+    def __init__(self, link: _Link, letter: Letter, timeout: float | None) -> None:
+        self._link = link
+        self._letter = letter
+        self._timeout = timeout
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self, put: Put) -> None:
+        """In the loop."""
+        try:
+            self._task = self._link.transport.start(self._letter, put, self._timeout)
+        except ForkdecodeError as error:
+            put(error)
+
+    def cancel(self) -> None:
+        """From any thread, after begin was posted."""
+        try:
+            self._link.loop.post(self._cancel)
+        except ForkdecodeError:  # closed: it has ended with that
+            return
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()

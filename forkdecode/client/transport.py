@@ -1,0 +1,142 @@
+"""Calls of one client, in one event loop: attempts, deadlines, cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import grpc
+
+from forkdecode.client.attempts import Attempts
+from forkdecode.client.settings import Settings
+from forkdecode.client.writer import Letter
+from forkdecode.errors import (
+    CancelledError,
+    DeadlineError,
+    EngineClosedError,
+    ForkdecodeError,
+    UnavailableError,
+)
+from forkdecode.results import Event, Finished
+from forkdecode.rpc.convert_events import Events
+from forkdecode.rpc.status import error_of
+from forkdecode.rpc.v1.decode_pb2_grpc import DecodeServiceStub
+
+Put: TypeAlias = Callable[[list[Event] | ForkdecodeError], None]
+"""Takes a request's events; an error, or a list that ends with Finished, is the last. Must not block."""
+
+
+class Transport:
+    """Belongs to the event loop that first uses it: all but the constructor runs there."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._channel: grpc.aio.Channel | None = None
+        self._stub: Any = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    def start(self, letter: Letter, put: Put, timeout: float | None) -> asyncio.Task[None]:
+        """Sends a request; `put` hears of it until it ends. Cancelling the task ends it with
+        CancelledError. timeout: seconds for all of it."""
+        task = self._connected().create_task(self._decode(letter, put, timeout))
+        self._tasks.add(task)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if task.cancelled():
+                put(self._cancelled(letter.request_id))
+            elif (error := task.exception()) is not None:  # what the server sent makes no sense
+                failure = ForkdecodeError(f"the answer cannot be read: {error}", request_id=letter.request_id)
+                failure.__cause__ = error
+                put(failure)
+
+        task.add_done_callback(ended)
+        return task
+
+    async def unary(self, method: str, message: Any, timeout: float | None, request_id: str | None) -> Any:
+        """The answer of a call that has one. Raises ForkdecodeError."""
+        self._connected()
+        attempts = Attempts(self._settings.retries, timeout)
+        while True:
+            try:
+                return await getattr(self._stub, method)(
+                    message, timeout=attempts.seconds_left(), metadata=self._settings.metadata
+                )
+            except grpc.aio.AioRpcError as error:
+                failure = _told(error, request_id, timeout)
+            except asyncio.CancelledError:
+                if self._closed:
+                    raise self._cancelled(request_id) from None
+                raise
+            delay = attempts.delay(failure)
+            if delay is None:
+                raise failure
+            await asyncio.sleep(delay)
+
+    async def close(self) -> None:
+        """Ends what is running with EngineClosedError. Idempotent."""
+        self._closed = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._channel is not None:
+            channel, self._channel = self._channel, None
+            await channel.close()
+
+    def _connected(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.get_running_loop()
+        if self._closed:
+            raise EngineClosedError("the client has been closed")
+        if self._loop not in (None, loop):
+            raise UnavailableError("an AsyncClient belongs to the event loop that first used it")
+        if self._channel is None:
+            self._loop, self._channel = loop, self._settings.channel()
+            self._stub = DecodeServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        return loop
+
+    async def _decode(self, letter: Letter, put: Put, timeout: float | None) -> None:
+        attempts = Attempts(self._settings.retries, timeout)
+        while True:
+            events = Events(letter.strategy)
+            heard = False
+            call = self._stub.Decode(
+                letter.message, timeout=attempts.seconds_left(), metadata=self._settings.metadata
+            )
+            try:
+                async for message in call:
+                    heard = True
+                    found = events.of(message)
+                    put(found)
+                    if found and isinstance(found[-1], Finished):
+                        return
+                failure: ForkdecodeError = UnavailableError(
+                    "the server ended the stream without a result", request_id=letter.request_id
+                )
+            except grpc.aio.AioRpcError as error:
+                failure = _told(error, letter.request_id, timeout)
+            finally:
+                call.cancel()  # no effect on one that has ended
+            delay = None if heard else attempts.delay(failure)
+            if delay is None:
+                put(failure)
+                return
+            await asyncio.sleep(delay)
+
+    def _cancelled(self, request_id: str | None) -> ForkdecodeError:
+        if self._closed:
+            return EngineClosedError("the client was closed", request_id=request_id)
+        return CancelledError("the request was cancelled", request_id=request_id)
+
+
+def _told(error: grpc.aio.AioRpcError, request_id: str | None, timeout: float | None) -> ForkdecodeError:
+    failure = error_of(error)
+    if isinstance(failure, DeadlineError) and timeout is not None:
+        failure = DeadlineError(f"timeout: not done after {timeout:g} s", field="timeout")
+    if failure.request_id is None:
+        failure.request_id = request_id
+    failure.__cause__ = error
+    return failure

@@ -1,0 +1,114 @@
+"""From a caller's arguments to what is sent; all that needs no model is checked here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from forkdecode.calls.arguments import ArgumentReader, for_each
+from forkdecode.calls.ranking import ranked
+from forkdecode.checks import check_bool, check_token_ids
+from forkdecode.errors import ForkdecodeError, InvalidRequestError
+from forkdecode.results import Event, Finished
+from forkdecode.rpc.convert_requests import DecodeCall, ScoreCall, decode_request, score_request
+from forkdecode.rpc.v1 import decode_pb2 as pb
+from forkdecode.types import BestOf, Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A request ready to be sent. strategy: the caller's, with a scorer if it has one."""
+
+    message: pb.DecodeRequest
+    strategy: Strategy
+    request_id: str
+
+
+class Writer:
+    """Safe to call from several threads."""
+
+    def __init__(self) -> None:
+        self._arguments = ArgumentReader()
+
+    def decode(
+        self,
+        prompt: Any,
+        strategy: Any,
+        options: Any,
+        given: Mapping[str, Any],
+        *,
+        chat: bool,
+        request_id: Any,
+        stream: bool = False,
+    ) -> Letter:
+        """Raises InvalidRequestError."""
+        read = self._arguments.read(
+            prompt, strategy, options, given, chat=chat, request_id=request_id, stream=stream
+        )
+        call = DecodeCall(
+            read.prompt, _sent(read.strategy), read.options, read.request_id, read.stream, read.chat
+        )
+        try:
+            return Letter(decode_request(call), read.strategy, read.request_id)
+        except InvalidRequestError as error:
+            error.request_id = read.request_id
+            raise
+
+    def decode_all(
+        self,
+        prompt: Any,
+        strategy: Any,
+        options: Any,
+        given: Mapping[str, Any],
+        *,
+        chat: bool,
+        request_id: Any,
+    ) -> list[Letter]:
+        """For a prompt or a list of them; see for_each. Raises InvalidRequestError."""
+
+        def make(one: Any, its_strategy: Any, its_options: Any, name: Any) -> Letter:
+            return self.decode(one, its_strategy, its_options, given, chat=chat, request_id=name)
+
+        return for_each(prompt, strategy, options, request_id, make)
+
+    def score(
+        self,
+        prompt: Any,
+        continuations: Sequence[str | Sequence[int]],
+        *,
+        top_logprobs: int,
+        chat: bool,
+        priority: int,
+        cache_salt: str,
+        request_id: Any,
+    ) -> pb.ScoreRequest:
+        """Raises InvalidRequestError."""
+        name = self._arguments.name(request_id)
+        try:
+            pieces: Any = continuations
+            call = ScoreCall(prompt, pieces, top_logprobs, priority, cache_salt, name)
+            return score_request(call, chat=check_bool("chat", chat))
+        except InvalidRequestError as error:
+            error.request_id = name
+            raise
+
+
+def detokenize_request(token_ids: Sequence[int]) -> pb.DetokenizeRequest:
+    """Raises InvalidRequestError."""
+    return pb.DetokenizeRequest(token_ids=check_token_ids("token_ids", token_ids))
+
+
+def _sent(strategy: Strategy) -> Strategy:
+    """A scorer stays here: the server returns all candidates that finish, for it to rank."""
+    if isinstance(strategy, BestOf) and callable(strategy.rank_by):
+        return replace(strategy, rank_by="none")
+    return strategy
+
+
+def read_events(item: list[Event] | ForkdecodeError) -> list[Event]:
+    """What a caller sees of what came, in the caller's thread: scorers run here. Raises the error
+    that ended the request."""
+    if isinstance(item, ForkdecodeError):
+        raise item
+    return [Finished(e.request_id, ranked(e.result)) if isinstance(e, Finished) else e for e in item]
