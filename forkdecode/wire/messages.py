@@ -1,0 +1,96 @@
+"""What the front end and the engine process say to each other, one message a frame."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from forkdecode.config import EngineConfig
+from forkdecode.errors import ForkdecodeError
+from forkdecode.model.info import ModelInfo
+from forkdecode.results import EngineStats
+from forkdecode.scheduler.events import GroupEvent
+from forkdecode.scheduler.request import DecodeRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The first message to a new engine process: what to load and how.
+
+    threads None takes the cores that the process may use. scratch: a folder for files that the front
+    end is to read. journal: where to write the step journal, or None.
+    """
+
+    model: str
+    dtype: str
+    device: str
+    threads: int | None
+    max_positions: int | None
+    config: EngineConfig
+    scratch: str
+    journal: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The engine serves. tokenizer: a folder that transformers' AutoTokenizer can open, or None where
+    the model has no tokenizer. The rest is the block pool, as Capacity has it."""
+
+    info: ModelInfo
+    tokenizer: str | None
+    num_blocks: int
+    block_size: int
+    bytes_per_block: int
+    host_slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The engine could not start; the process ends."""
+
+    error: ForkdecodeError
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Requests, all or none of them. number: the first one's; the others count on from it. A number is
+    never used twice in the life of a process."""
+
+    number: int
+    requests: tuple[DecodeRequest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Ends the request of that number, if it still runs."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskStats:
+    """To be answered by Stats with the same number."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """A snapshot between two steps."""
+
+    number: int
+    stats: EngineStats
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A request ended with an error before or beside its group: the queue is full, the engine closed."""
+
+    request_id: str
+    error: ForkdecodeError
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """All that a step reported, of all requests, in order."""
+
+    events: tuple[GroupEvent | Refused, ...]

@@ -1,0 +1,29 @@
+"""The registry: every record that crosses to the engine process or goes into a journal, by its name."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from types import ModuleType
+
+from forkdecode import config, results, step, types
+from forkdecode.model import info
+from forkdecode.scheduler import events, request
+from forkdecode.text.stop import StopAutomaton
+from forkdecode.wire import messages
+from forkdecode.wire.codec import Codec
+
+MODULES = (types, config, results, step, info, request, events, messages)
+"""Their frozen dataclasses, all of them."""
+
+
+def records_of(module: ModuleType) -> Iterator[type]:
+    """The frozen dataclasses that `module` defines."""
+    for value in vars(module).values():
+        is_record = isinstance(value, type) and dataclasses.is_dataclass(value)
+        if is_record and value.__module__ == module.__name__:
+            yield value
+
+
+CODEC = Codec((cls for module in MODULES for cls in records_of(module)), absent=frozenset({StopAutomaton}))
+"""Stop automata are made anew, from options.stop, by whoever has the tokenizer."""
