@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -13,13 +13,14 @@ from transformers import PreTrainedModel
 
 from forkdecode.calls.arguments import is_batch
 from forkdecode.calls.handle import AsyncHandle
+from forkdecode.calls.many import in_order_async, list_calls
 from forkdecode.config import DEFAULT_MODEL
 from forkdecode.engine.port import Job
 from forkdecode.engine.sizing import Capacity
 from forkdecode.llm.session import ModelChoice, Session
 from forkdecode.model.info import ModelInfo
 from forkdecode.requests.prepare import Prepared
-from forkdecode.results import EngineStats, Event, ScoreResult
+from forkdecode.results import DecodeResult, EngineStats, Event, ScoreResult
 from forkdecode.types import Options, Prompt, Strategy
 
 
@@ -136,6 +137,36 @@ class AsyncLLM:
             stream=stream,
         )
         return self._start([prepared])[0]
+
+    def decode_many(
+        self,
+        prompts: Iterable[Prompt],
+        strategy: Any = None,
+        *,
+        options: Any = None,
+        chat: bool = False,
+        request_id: Any = None,
+        concurrency: int = 16,
+        progress: bool = True,
+        return_errors: bool = False,
+        **given: Any,
+    ) -> AsyncIterator[Any]:
+        """LLM.decode_many as an async generator."""
+
+        async def decode(prompt: Any, strategy: Any, options: Any, name: Any) -> DecodeResult:
+            handle = await self.submit(prompt, strategy, options=options, chat=chat, request_id=name, **given)
+            return await handle.result()
+
+        calls = list_calls(prompts, strategy, options, request_id)
+        return in_order_async(decode, calls, concurrency, progress, return_errors=return_errors)
+
+    async def tokenize(self, prompt: Prompt, *, chat: bool = False) -> tuple[int, ...]:
+        """LLM.tokenize, in a worker thread."""
+        return await asyncio.to_thread(self._session.requests.tokenize, prompt, chat=chat)
+
+    async def detokenize(self, token_ids: Sequence[int]) -> str:
+        """LLM.detokenize, in a worker thread."""
+        return await asyncio.to_thread(self._session.requests.detokenize, token_ids)
 
     async def score(
         self,

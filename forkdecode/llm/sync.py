@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, overload
@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from forkdecode.calls.arguments import is_batch
 from forkdecode.calls.handle import EventStream, Handle
+from forkdecode.calls.many import in_order
 from forkdecode.config import DEFAULT_MODEL
 from forkdecode.engine.port import Job
 from forkdecode.engine.sizing import Capacity
@@ -147,6 +148,45 @@ class LLM:
         )
         return self._start([prepared])[0]
 
+    def decode_many(
+        self,
+        prompts: Iterable[Prompt],
+        strategy: Any = None,
+        *,
+        options: Any = None,
+        chat: bool = False,
+        request_id: Any = None,
+        concurrency: int = 16,
+        progress: bool = True,
+        return_errors: bool = False,
+        **given: Any,
+    ) -> Iterator[Any]:
+        """Yields the results of many prompts in their order, with at most `concurrency` of them at
+        work at a time. strategy, options and request_id are one for all, or a list.
+
+        progress: a bar on standard error while that is a terminal. return_errors: a request that
+        fails gives its error in its result's place; else the error is raised, and ends the others.
+        Requests are made as results are asked for; closing the iterator ends those under way.
+        """
+
+        def start(prompt: Any, strategy: Any, options: Any, name: Any, heard: Callable[[], None]) -> Handle:
+            prepared = self._session.requests.prepare(
+                prompt, strategy, options, given, chat=chat, request_id=name
+            )
+            return self._start([prepared], heard)[0]
+
+        return in_order(
+            start, prompts, strategy, options, request_id, concurrency, progress, return_errors=return_errors
+        )
+
+    def tokenize(self, prompt: Prompt, *, chat: bool = False) -> tuple[int, ...]:
+        """Token ids of a prompt, as `decode` would see it: with special tokens."""
+        return self._session.requests.tokenize(prompt, chat=chat)
+
+    def detokenize(self, token_ids: Sequence[int]) -> str:
+        """The text of token ids; special tokens have none."""
+        return self._session.requests.detokenize(token_ids)
+
     def score(
         self,
         prompt: Prompt,
@@ -200,10 +240,10 @@ class LLM:
     ) -> None:
         self.close()
 
-    def _start(self, prepared: Sequence[Prepared]) -> list[Handle]:
+    def _start(self, prepared: Sequence[Prepared], heard: Callable[[], None] | None = None) -> list[Handle]:
         thread = self._session.engine.thread
         handles = [
-            Handle(one.request.request_id, one.assembler.events, partial(thread.cancel, one.request))
+            Handle(one.request.request_id, one.assembler.events, partial(thread.cancel, one.request), heard)
             for one in prepared
         ]
         thread.submit([Job(one.request, handle.put) for one, handle in zip(prepared, handles, strict=True)])
