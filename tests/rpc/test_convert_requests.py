@@ -212,7 +212,7 @@ class TestWrong:
     def test_a_bias_beyond_bounds(self) -> None:
         for token, bias in ((2**32 - 1, 0.0), (3, math.nan), (3, 1e9)):
             request = changed(lambda r, t=token, b=bias: r.options.logit_bias.update({t: b}))
-            with pytest.raises(InvalidRequestError, match="^logit_bias: "):
+            with pytest.raises(InvalidRequestError, match=r"^logit_bias: "):
                 decode_call(request)
 
     @pytest.mark.parametrize(

@@ -28,8 +28,9 @@ if _version_not_supported:
 class DecodeServiceStub(object):
     """Decoding, scoring and what a client must know of the model. Standard beside it: grpc.health.v1 and reflection.
 
-    Errors carry google.rpc details: BadRequest names the field at fault, RetryInfo says when to try again, ErrorInfo
-    (domain "forkdecode") holds the error's name as its reason, and "request_id" and "limit" in its metadata.
+    Errors carry google.rpc details: BadRequest names the field at fault by its path, RetryInfo says when to try again,
+    ErrorInfo (domain "forkdecode") holds the error's name as its reason, and in its metadata "request_id", "limit" and
+    "field", the SDK's name of the field.
     """
 
     def __init__(self, channel):
@@ -73,8 +74,9 @@ class DecodeServiceStub(object):
 class DecodeServiceServicer(object):
     """Decoding, scoring and what a client must know of the model. Standard beside it: grpc.health.v1 and reflection.
 
-    Errors carry google.rpc details: BadRequest names the field at fault, RetryInfo says when to try again, ErrorInfo
-    (domain "forkdecode") holds the error's name as its reason, and "request_id" and "limit" in its metadata.
+    Errors carry google.rpc details: BadRequest names the field at fault by its path, RetryInfo says when to try again,
+    ErrorInfo (domain "forkdecode") holds the error's name as its reason, and in its metadata "request_id", "limit" and
+    "field", the SDK's name of the field.
     """
 
     def Decode(self, request, context):
@@ -164,8 +166,9 @@ def add_DecodeServiceServicer_to_server(servicer, server):
 class DecodeService(object):
     """Decoding, scoring and what a client must know of the model. Standard beside it: grpc.health.v1 and reflection.
 
-    Errors carry google.rpc details: BadRequest names the field at fault, RetryInfo says when to try again, ErrorInfo
-    (domain "forkdecode") holds the error's name as its reason, and "request_id" and "limit" in its metadata.
+    Errors carry google.rpc details: BadRequest names the field at fault by its path, RetryInfo says when to try again,
+    ErrorInfo (domain "forkdecode") holds the error's name as its reason, and in its metadata "request_id", "limit" and
+    "field", the SDK's name of the field.
     """
 
     @staticmethod
