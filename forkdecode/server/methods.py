@@ -22,6 +22,7 @@ def method_table(servicer: Servicer) -> grpc.GenericRpcHandler:
     """
     calls: Mapping[str, Callable[[bytes, Any], Awaitable[Any]]] = {
         "Decode": servicer.decode,
+        "Score": servicer.score,
         "Tokenize": servicer.tokenize,
         "Detokenize": servicer.detokenize,
         "GetModel": servicer.get_model,
@@ -29,8 +30,6 @@ def method_table(servicer: Servicer) -> grpc.GenericRpcHandler:
     }
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
     for method in SERVICE.methods:
-        if method.name not in calls:
-            continue
         make = (
             grpc.unary_stream_rpc_method_handler
             if method.server_streaming

@@ -9,18 +9,19 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from forkdecode.requests.prepare import Prepared
 from forkdecode.results import Usage
 from forkdecode.scheduler.events import CandidateRecord, GroupFailed, GroupFinished
+from forkdecode.scheduler.request import DecodeRequest
 from forkdecode.server.metrics import Metrics
 from forkdecode.server.stream import Outbox
-from forkdecode.types import Beam, BestOf, Greedy, Sample, Strategy
+from forkdecode.types import Beam, BestOf, Continuations, Greedy, Sample, Strategy
 
-STRATEGY_NAMES: Mapping[type[Strategy], str] = {
+STRATEGY_NAMES: Mapping[type[Strategy | Continuations], str] = {
     Greedy: "greedy",
     Sample: "sample",
     BestOf: "best_of",
     Beam: "beam",
+    Continuations: "score",
 }
 """As the protocol names them."""
 
@@ -43,11 +44,11 @@ class CallRecord:
     message: Message | None = None
     """The request, once it has been read."""
 
-    def prepared(self, prepared: Prepared, strategy: str) -> None:
+    def prepared(self, request: DecodeRequest) -> None:
         """The request has passed its checks."""
-        self.request_id = prepared.request.request_id
-        self.prompt_tokens = prepared.request.prompt_len
-        self.strategy = strategy
+        self.request_id = request.request_id
+        self.prompt_tokens = request.prompt_len
+        self.strategy = STRATEGY_NAMES[type(request.strategy)]
 
 
 class Recorder:

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from forkdecode.errors import CapacityError, ForkdecodeError, QueueFullError, UnavailableError
-from forkdecode.scheduler.request import DecodeRequest, worst_case_blocks
+from forkdecode.scheduler.request import DecodeRequest, most_blocks
 from forkdecode.server.auth import Caller
 from forkdecode.server.stream import Outbox
 from forkdecode.strategies.factory import make_policy
+from forkdecode.types import Continuations
 
 BUSY_RETRY = 1.0
 """Seconds after which a busy server may have room."""
@@ -30,14 +31,13 @@ class Charge:
 
     @classmethod
     def of(cls, request: DecodeRequest, block_size: int) -> Charge:
-        """Of a request that decodes."""
+        """Of a request that decodes or scores."""
         ends = np.concatenate([request.eos_ids, request.stop_ids])
         rows = make_policy(request.strategy, request.options, ends).max_rows
-        tokens = request.options.max_tokens
-        return cls(
-            rows * (request.prompt_len + tokens),
-            worst_case_blocks(request.prompt_len, tokens, rows, block_size),
-        )
+        tokens = rows * request.options.max_tokens
+        if isinstance(request.strategy, Continuations):
+            tokens = sum(map(len, request.strategy.token_ids))
+        return cls(rows * request.prompt_len + tokens, most_blocks(request, rows, block_size))
 
 
 @dataclass(slots=True)

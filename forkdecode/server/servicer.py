@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
 from forkdecode.engine.port import EnginePort, Job
+from forkdecode.errors import ForkdecodeError
 from forkdecode.requests.prepare import Prepared, RequestMaker
-from forkdecode.results import ServedModel
-from forkdecode.rpc.convert_events import event_message, model_response, stats_response
+from forkdecode.requests.score import PreparedScore
+from forkdecode.results import Event, ServedModel
+from forkdecode.rpc.convert_events import event_message, model_response, score_response, stats_response
 from forkdecode.rpc.convert_prompts import prompt_of
-from forkdecode.rpc.convert_requests import decode_call
+from forkdecode.rpc.convert_requests import MAX_REQUEST_ID, decode_call, score_call
 from forkdecode.rpc.parse import parse
 from forkdecode.rpc.v1 import decode_pb2 as pb
+from forkdecode.scheduler.events import GroupEvent
+from forkdecode.scheduler.request import DecodeRequest
 from forkdecode.server.auth import Caller
 from forkdecode.server.guard import Context, Guard
-from forkdecode.server.record import STRATEGY_NAMES, CallRecord, Recorder
+from forkdecode.server.record import CallRecord, Recorder
 from forkdecode.server.running import Charge, Running
-from forkdecode.server.stream import Courier, Outbox, too_slow
+from forkdecode.server.stream import Courier, Outbox, Read, is_large_result, too_slow
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
@@ -66,10 +71,27 @@ class Servicer:
         record = CallRecord("Decode")
 
         async def work(caller: Caller) -> None:
-            prepared = await self._in_worker(self._prepare, data, record)
-            await self._decode(prepared, caller, context, record)
+            prepared = await self._in_worker(self._read_decode, data, record)
+            with self._sent(prepared.request, prepared.assembler.events, caller, record) as outbox:
+                await self._stream(outbox, context)
 
         await self._guard.serve(context, record, work)
+
+    async def score(self, data: bytes, context: Context) -> pb.ScoreResponse:
+        """Score: one answer."""
+        record = CallRecord("Score")
+
+        async def work(caller: Caller) -> pb.ScoreResponse:
+            prepared = await self._in_worker(self._read_score, data, record)
+            with self._sent(prepared.request, _no_events, caller, record) as outbox:
+                last = await outbox.last()
+
+            def answer() -> pb.ScoreResponse:
+                return score_response(prepared.assembler.result(last))
+
+            return await self._in_worker(answer) if is_large_result(last) else answer()
+
+        return await self._guard.serve(context, record, work)
 
     async def tokenize(self, data: bytes, context: Context) -> pb.TokenizeResponse:
         """Tokenize: a prompt as Decode would see it."""
@@ -119,11 +141,9 @@ class Servicer:
 
         return await self._guard.serve(context, record, work)
 
-    def _prepare(self, data: bytes, record: CallRecord) -> Prepared:
+    def _read_decode(self, data: bytes, record: CallRecord) -> Prepared:
         request = _read(pb.DecodeRequest, data, record)
-        record.request_id = request.request_id
-        if self._log_prompts:
-            record.prompt = str(request.prompt)
+        self._note(record, request)
         call = decode_call(request)
         prepared = self._requests.prepare(
             call.prompt,
@@ -134,42 +154,66 @@ class Servicer:
             request_id=call.request_id,
             stream=call.stream,
         )
-        record.prepared(prepared, STRATEGY_NAMES[type(call.strategy)])
+        record.prepared(prepared.request)
         return prepared
 
-    async def _decode(self, prepared: Prepared, caller: Caller, context: Context, record: CallRecord) -> None:
-        outbox = Outbox(prepared, self._courier, self._workers)
-        name = prepared.request.request_id
-        charge = Charge.of(prepared.request, self._model.block_size)
+    def _read_score(self, data: bytes, record: CallRecord) -> PreparedScore:
+        request = _read(pb.ScoreRequest, data, record)
+        self._note(record, request)
+        call = score_call(request)
+        prepared = self._requests.prepare_score(
+            call.prompt,
+            call.continuations,
+            top_logprobs=call.top_logprobs,
+            priority=call.priority,
+            cache_salt=call.cache_salt,
+            request_id=call.request_id,
+        )
+        record.prepared(prepared.request)
+        return prepared
+
+    def _note(self, record: CallRecord, request: pb.DecodeRequest | pb.ScoreRequest) -> None:
+        record.request_id = request.request_id[:MAX_REQUEST_ID]
+        if self._log_prompts:
+            record.prompt = str(request.prompt)
+
+    @contextmanager
+    def _sent(
+        self, request: DecodeRequest, read: Read, caller: Caller, record: CallRecord
+    ) -> Iterator[Outbox]:
+        """A request while the engine has it: cancelled there if it is left before its end."""
+        outbox = Outbox(request, read, self._courier, self._workers)
+        charge = Charge.of(request, self._model.block_size)
         with self._running.charged(caller, charge), self._running.stream(outbox):
-            self._engine.submit([Job(outbox.request, outbox.sink)])
+            self._engine.submit([Job(request, outbox.sink)])
             self._recorder.started(record, outbox)
             try:
-                is_last = False
-                while not is_last:
-                    batch = await outbox.take()
-                    is_last = batch.is_last
-                    message = (
-                        await self._in_worker(event_message, batch.events, name)
-                        if batch.is_large
-                        else event_message(batch.events, name)
-                    )
-                    await self._write(context, message, record)
-                    name = ""
+                yield outbox
             finally:
                 if outbox.ended is None:
-                    self._engine.cancel(outbox.request)
+                    self._engine.cancel(request)
 
-    async def _write(self, context: Context, message: pb.DecodeEvent, record: CallRecord) -> None:
+    async def _stream(self, outbox: Outbox, context: Context) -> None:
+        name, is_last = outbox.request.request_id, False
+        while not is_last:
+            batch = await outbox.take()
+            is_last = batch.is_last
+            message = (
+                await self._in_worker(event_message, batch.events, name)
+                if batch.is_large
+                else event_message(batch.events, name)
+            )
+            await self._write(context, message, outbox.request.request_id)
+            name = ""
+
+    async def _write(self, context: Context, message: pb.DecodeEvent, request_id: str) -> None:
         try:
             async with asyncio.timeout(self._stall_timeout) as limit:
                 await context.write(message)
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise too_slow(
-                f"it took nothing for {self._stall_timeout:g} seconds", record.request_id
-            ) from None
+            raise too_slow(f"it took nothing for {self._stall_timeout:g} seconds", request_id) from None
 
     async def _in_worker(self, work: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._workers, work, *arguments)
@@ -179,3 +223,7 @@ def _read(kind: type[M], data: bytes, record: CallRecord) -> M:
     request = parse(kind, data)
     record.message = request
     return request
+
+
+def _no_events(event: GroupEvent | ForkdecodeError) -> list[Event]:
+    raise AssertionError(f"a score request has no events but its last, not {type(event).__name__}")

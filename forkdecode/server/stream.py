@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from forkdecode.errors import CapacityError, ForkdecodeError, GroupFailedError
-from forkdecode.requests.prepare import Prepared
 from forkdecode.results import Delta, Event
 from forkdecode.rpc.coalesce import Coalescer
-from forkdecode.scheduler.events import CandidateRecord, GroupEvent, GroupFailed, GroupFinished
+from forkdecode.scheduler.events import GroupEvent, GroupFailed, GroupFinished
+from forkdecode.scheduler.request import DecodeRequest
+
+Last: TypeAlias = GroupFinished | GroupFailed | ForkdecodeError
+Read: TypeAlias = Callable[[GroupEvent | ForkdecodeError], list[Event]]
 
 MAX_PENDING_BYTES = 64 * 2**20
 """What may wait for one reader. Only log-probabilities by the thousand come near it."""
@@ -70,16 +74,17 @@ class Batch:
 class Outbox:
     """What one request's reader has not taken yet. Everything but sink() belongs to the loop."""
 
-    def __init__(self, prepared: Prepared, courier: Courier, workers: Executor) -> None:
-        self.request = prepared.request
-        self.ended: GroupFinished | GroupFailed | ForkdecodeError | None = None
+    def __init__(self, request: DecodeRequest, read: Read, courier: Courier, workers: Executor) -> None:
+        """read: makes events of what the engine sent, or raises the error that it is."""
+        self.request = request
+        self.ended: Last | None = None
         """The engine's last event, once it is there."""
-        self._assembler = prepared.assembler
+        self._read = read
         self._courier = courier
         self._workers = workers
         self._pending = Coalescer()
         self._weight = 0
-        self._last: GroupFinished | GroupFailed | ForkdecodeError | None = None
+        self._last: Last | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._when_ended: Callable[[], None] | None = None
 
@@ -98,7 +103,7 @@ class Outbox:
             self._gather(event)
             self._wake()
 
-    def fail(self, last: GroupFinished | GroupFailed | ForkdecodeError) -> None:
+    def fail(self, last: Last) -> None:
         """Ends the stream after what waits. What comes later counts no more."""
         if self._last is None:
             self._last = last
@@ -114,14 +119,23 @@ class Outbox:
         """Waits for events and takes all there are, merged. Raises the error that ended the request, once
         everything before it has been taken."""
         while not self._pending and self._last is None:
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
+            await self._woken()
         last = self._last
         if last is None or (self._pending and not isinstance(last, GroupFinished)):
             return Batch(self._take())
-        is_large = isinstance(last, GroupFinished) and _weight(last.candidates) > _SMALL_RESULT
+        is_large = is_large_result(last)
         self._pending.add(await self._assembled(last, is_large))
         return Batch(self._take(), is_last=True, is_large=is_large)
+
+    async def last(self) -> Last:
+        """Waits for the end of a request that has no other events."""
+        while self._last is None:
+            await self._woken()
+        return self._last
+
+    async def _woken(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        await self._waiter
 
     def _take(self) -> list[Event]:
         self._weight = 0
@@ -134,7 +148,7 @@ class Outbox:
     def _gather(self, event: GroupEvent) -> None:
         name = self.request.request_id
         try:
-            found = self._assembler.events(event)
+            found = self._read(event)
             self._pending.add(found)
             self._weight += sum(map(_event_bytes, found))
         except ForkdecodeError as error:
@@ -146,14 +160,12 @@ class Outbox:
         if self._weight > MAX_PENDING_BYTES:
             self.fail(too_slow(f"more than {MAX_PENDING_BYTES >> 20} MiB of its events wait", name))
 
-    async def _assembled(
-        self, last: GroupFinished | GroupFailed | ForkdecodeError, is_large: bool
-    ) -> list[Event]:
+    async def _assembled(self, last: Last, is_large: bool) -> list[Event]:
         """The final events, or the error; what takes long to turn into text does so in a worker."""
         if not is_large:
-            return self._assembler.events(last)
+            return self._read(last)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._workers, self._assembler.events, last)
+        return await loop.run_in_executor(self._workers, self._read, last)
 
 
 def too_slow(problem: str, request_id: str) -> CapacityError:
@@ -173,5 +185,9 @@ def _event_bytes(event: Event) -> int:
     return size
 
 
-def _weight(candidates: Iterable[CandidateRecord]) -> int:
-    return sum(len(c.token_ids) * (1 if c.logprobs is None else 3) for c in candidates)
+def is_large_result(last: Last) -> bool:
+    """Whether it takes more than a moment to turn a result into text and a message."""
+    if not isinstance(last, GroupFinished):
+        return False
+    weights = (len(c.token_ids) * (1 if c.logprobs is None else 3) for c in last.candidates)
+    return sum(weights) > _SMALL_RESULT
