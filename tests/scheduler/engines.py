@@ -15,7 +15,7 @@ from forkdecode.scheduler.preemption import PreemptionCost
 from forkdecode.scheduler.request import DecodeRequest
 from forkdecode.scheduler.scheduler import Scheduler
 from forkdecode.step import ProcessorSpec
-from forkdecode.types import BestOf, Options, Sample, Strategy
+from forkdecode.types import BestOf, Continuations, Options, Sample, Strategy
 from tests.scheduler.toy import ToyRunner
 
 VOCAB = 32
@@ -49,6 +49,17 @@ def request(
         eos_ids=np.array(eos, np.int64),
         stop_ids=stops,
         automaton=None,
+    )
+
+
+def score_request(
+    name: str, prompt: Sequence[int], continuations: Sequence[Sequence[int]], **options: Any
+) -> DecodeRequest:
+    asked = Continuations(tuple(map(tuple, continuations)))
+    chosen = Options(**{"logprobs": 0, **options}, max_tokens=asked.longest)
+    none = np.empty(0, np.int64)
+    return DecodeRequest(
+        name, np.array(prompt, np.int64), asked, chosen, 0, ProcessorSpec(), none, none, automaton=None
     )
 
 

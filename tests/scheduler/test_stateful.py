@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import hypothesis.strategies as st
@@ -12,7 +13,16 @@ from forkdecode.errors import CancelledError, CapacityError
 from forkdecode.scheduler.events import GroupFailed, GroupFinished
 from forkdecode.scheduler.request import DecodeRequest
 from forkdecode.types import Beam, BestOf, Greedy, Sample
-from tests.scheduler.engines import VOCAB, assert_idle, decode_alone, renamed, request, tokens, toy_engine
+from tests.scheduler.engines import (
+    VOCAB,
+    assert_idle,
+    decode_alone,
+    renamed,
+    request,
+    score_request,
+    tokens,
+    toy_engine,
+)
 
 STRATEGIES = st.one_of(
     st.just(Greedy()),
@@ -20,6 +30,7 @@ STRATEGIES = st.one_of(
     st.builds(BestOf, best_of=st.just(4), n=st.integers(1, 4), seed=st.integers(0, 5)),
     st.builds(Beam, width=st.integers(1, 5), early_stopping=st.sampled_from([True, False, "never"])),
 )
+CONTINUATIONS = st.lists(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=12), min_size=1, max_size=4)
 
 
 class Traffic(RuleBasedStateMachine):
@@ -53,12 +64,22 @@ class Traffic(RuleBasedStateMachine):
         prompt = [(3 + salt + i // 7) % VOCAB for i in range(length)]  # prompts with common beginnings
         self.count += 1
         name = f"r{self.count}"
-        what = request(name, prompt, strategy, eos=[1, 2], max_tokens=max_tokens, priority=priority)
-        try:
+        self.send(request(name, prompt, strategy, eos=[1, 2], max_tokens=max_tokens, priority=priority))
+
+    def send(self, what: DecodeRequest) -> None:
+        with contextlib.suppress(CapacityError):
             self.engine.submit(what)
-        except CapacityError:
-            return
-        self.sent[name] = what
+            self.sent[what.request_id] = what
+
+    @rule(
+        length=st.integers(1, 30),
+        continuations=CONTINUATIONS,
+        priority=st.integers(0, 2),
+    )
+    def score(self, length: int, continuations: list[list[int]], priority: int) -> None:
+        self.count += 1
+        prompt = [(3 + i // 7) % VOCAB for i in range(length)]
+        self.send(score_request(f"r{self.count}", prompt, continuations, priority=priority))
 
     @precondition(lambda self: self.sent)
     @rule(data=st.data())
