@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from forkdecode.engine.observer import EngineObserver, Phase
 from forkdecode.results import EngineStats
 from forkdecode.scheduler.events import GroupEvent
 from forkdecode.scheduler.request import DecodeRequest
@@ -21,9 +22,13 @@ class StepRunner(Protocol):
 class Engine:
     """Not thread-safe but for check_request: one thread submits, cancels and steps."""
 
-    def __init__(self, scheduler: Scheduler, runner: StepRunner) -> None:
+    def __init__(
+        self, scheduler: Scheduler, runner: StepRunner, observer: EngineObserver | None = None
+    ) -> None:
         self.scheduler = scheduler
         self._runner = runner
+        self._observer = observer
+        self._phase: Phase = "schedule"
 
     @property
     def has_work(self) -> bool:
@@ -37,21 +42,56 @@ class Engine:
     def submit(self, request: DecodeRequest) -> None:
         """Queues a request. Raises CapacityError when it cannot be served here."""
         self.scheduler.add(request)
+        if self._observer is not None:
+            self._observer.added(request)
 
     def cancel(self, request_id: str) -> Sequence[GroupEvent]:
         """Ends a request between two steps; all its blocks return. Unknown ids are ignored."""
-        return self.scheduler.cancel(request_id)
+        events = self.scheduler.cancel(request_id)
+        if self._observer is not None and events:
+            self._observer.cancelled(request_id, events)
+        return events
 
     def step(self) -> Sequence[GroupEvent]:
         """Runs one step. A model that raises fails the groups of that step, and no others."""
-        plan = self.scheduler.schedule()
-        if plan is None:
-            return self.scheduler.drain_failures()
         try:
-            output = self._runner.execute(plan)
+            return self._step()
+        except BaseException as error:
+            if self._observer is not None:
+                self._observer.died(self._phase, error)
+            raise
+
+    def _step(self) -> Sequence[GroupEvent]:
+        observer = self._observer
+        self._phase = "schedule"
+        plan = self.scheduler.schedule()
+        if observer is not None:
+            observer.planned(plan)
+        if plan is None:
+            events = self.scheduler.drain_failures()
+        else:
+            answer = self._execute(plan)
+            if observer is not None:
+                observer.executed(answer)
+            self._phase = "commit"
+            scheduler = self.scheduler
+            events = scheduler.abort(answer) if isinstance(answer, Exception) else scheduler.commit(answer)
+        if observer is not None:
+            observer.ended(events)
+        return events
+
+    def _execute(self, plan: StepPlan) -> StepOutput | Exception:
+        self._phase = "execute"
+        try:
+            return self._runner.execute(plan)
         except Exception as error:
-            return self.scheduler.abort(error)
-        return self.scheduler.commit(output)
+            return error
 
     def stats(self) -> EngineStats:
         return self.scheduler.stats()
+
+    def close(self) -> None:
+        """Tells the observer that no step comes any more. Idempotent."""
+        observer, self._observer = self._observer, None
+        if observer is not None:
+            observer.close(self.scheduler.stats())

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any, Literal
 
 import psutil
@@ -12,6 +15,7 @@ import torch
 
 from forkdecode.config import EngineConfig
 from forkdecode.engine.core import Engine
+from forkdecode.engine.journal import Journal, Run
 from forkdecode.engine.sizing import Capacity, size_pool
 from forkdecode.engine.thread import EngineThread
 from forkdecode.model.info import DTYPE_BYTES, ModelInfo
@@ -20,7 +24,6 @@ from forkdecode.model.loader import LoadedModel
 from forkdecode.model.runner import Runner
 from forkdecode.sampling.select import warm_up
 from forkdecode.scheduler.preemption import PreemptionCost
-from forkdecode.scheduler.scheduler import Scheduler
 
 _CPU_FLOPS_PER_BYTE = 20.0
 """FLOPs that a CPU core does in the time that it copies a byte (100 GFLOP/s over 5 GB/s)."""
@@ -38,13 +41,16 @@ class RunningEngine:
     tokenizer: Any | None
 
 
-def start_engine(loaded: LoadedModel, config: EngineConfig, threads: int | None = None) -> RunningEngine:
+def start_engine(
+    loaded: LoadedModel, config: EngineConfig, threads: int | None = None, journal: Path | None = None
+) -> RunningEngine:
     """Allocates the KV cache and starts the engine's thread.
 
-    threads: torch's threads; None takes the cores that this process may use. Raises CapacityError
-    when the pool does not fit.
+    threads: torch's threads; None takes the cores that this process may use. journal: a file to write
+    the step journal to (see journal.py). Raises CapacityError when the pool does not fit.
     """
-    engine, capacity = build_engine(loaded, config, threads or len(os.sched_getaffinity(0)))
+    cores = threads or len(os.sched_getaffinity(0))
+    engine, capacity = build_engine(loaded, config, cores, journal=journal)
     return RunningEngine(EngineThread(engine), capacity, loaded.info, loaded.tokenizer)
 
 
@@ -53,8 +59,11 @@ def build_engine(
     config: EngineConfig,
     threads: int,
     decoder: Literal["auto", "generic"] = "auto",
+    *,
+    journal: Path | None = None,
 ) -> tuple[Engine, Capacity]:
-    """An engine with its KV cache, ready for its first request. decoder: see Runner. Raises CapacityError."""
+    """An engine with its KV cache, ready for its first request. decoder: see Runner. journal: see
+    start_engine. Raises CapacityError, and what Journal raises."""
     info, dtype = loaded.info, getattr(torch, loaded.info.dtype)
     device = next(loaded.model.parameters()).device
     block_bytes = bytes_per_block(info, config.block_size, dtype)
@@ -75,14 +84,18 @@ def build_engine(
         warm_up(threads)
     balance = _CPU_FLOPS_PER_BYTE if device.type == "cpu" else _GPU_FLOPS_PER_BYTE
     weights = info.weight_bytes // DTYPE_BYTES[info.dtype]
-    scheduler = Scheduler(
+    run = Run(
         config,
         capacity.num_blocks,
         capacity.host_slots,
         PreemptionCost.of(weights, block_bytes, balance),
         hashlib.sha256(repr((info, config.block_size)).encode()).digest(),
+        info,
+        version("forkdecode"),
+        time.time(),
     )
-    return Engine(scheduler, runner), capacity
+    observer = None if journal is None else Journal(journal, run)
+    return Engine(run.scheduler(), runner, observer), capacity
 
 
 def free_memory(device: torch.device) -> int:

@@ -7,7 +7,7 @@ import contextlib
 import queue
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -50,11 +50,12 @@ _Command: TypeAlias = _Submit | _Cancel | _Stats | _Close
 class EngineThread:
     """Runs an engine until closed. All methods may be called from any thread.
 
-    An engine that nobody refers to any more, by an LLM or by a handle, closes itself.
+    An engine that nobody refers to any more, by an LLM or by a handle, closes itself. flush: called in
+    the engine's thread when the sinks have got all that a step reported; must not block.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self._loop = _Loop(engine)
+    def __init__(self, engine: Engine, flush: Callable[[], None] = lambda: None) -> None:
+        self._loop = _Loop(engine, flush)
         # Neither the thread nor the finalizer refers to this object, so that it can be dropped.
         self._thread = threading.Thread(target=self._loop.run, name="forkdecode-engine", daemon=True)
         weakref.finalize(self, _abandon, self._loop, self._thread)
@@ -75,7 +76,15 @@ class EngineThread:
 
     def stats(self) -> EngineStats:
         """A snapshot taken between two steps. Raises EngineClosedError after close."""
-        return self._loop.stats()
+        return self.ask_stats().result()
+
+    def ask_stats(self) -> Future[EngineStats]:
+        """stats(), for who doesn't want to wait. Raises EngineClosedError after close."""
+        return self._loop.ask_stats()
+
+    def wait(self) -> None:
+        """Until the engine is closed, or has died."""
+        self._thread.join()
 
     def close(self) -> None:
         """Ends what is running with EngineClosedError and stops the thread. Idempotent."""
@@ -87,9 +96,10 @@ class EngineThread:
 class _Loop:
     """What runs in the thread, and what the thread shares with its callers."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, flush: Callable[[], None]) -> None:
         self.inbox: queue.SimpleQueue[_Command] = queue.SimpleQueue()
         self._engine = engine
+        self._flush = flush
         self._jobs: dict[str, Job] = {}
         self._lock = threading.Lock()
         self._closed = False
@@ -111,12 +121,12 @@ class _Loop:
                 self._jobs[job.request.request_id] = job
                 self.inbox.put(_Submit(job))
 
-    def stats(self) -> EngineStats:
+    def ask_stats(self) -> Future[EngineStats]:
         answer: Future[EngineStats] = Future()
         with self._lock:
             self._check_open()
             self.inbox.put(_Stats(answer))
-        return answer.result()
+        return answer
 
     def _check_open(self, request_id: str | None = None) -> None:
         if self._closed:
@@ -130,17 +140,21 @@ class _Loop:
         try:
             while self._serve_inbox():
                 self._deliver(self._engine.step() if self._engine.has_work else ())
+                self._flush()
         except BaseException as error:
             reason = error
             _log.exception("engine_died")
         finally:
             self._shut(reason)
+            self._flush()
 
     def _serve_inbox(self) -> bool:
         """Takes every waiting command; waits for one when there is nothing else to do."""
         with contextlib.suppress(queue.Empty):
             while True:
-                command = self.inbox.get(block=not self._engine.has_work)
+                if idle := not self._engine.has_work:
+                    self._flush()
+                command = self.inbox.get(block=idle)
                 if isinstance(command, _Close):
                     return False
                 self._obey(command)
@@ -194,6 +208,7 @@ class _Loop:
                 command = self.inbox.get_nowait()
                 if isinstance(command, _Stats):
                     command.answer.set_exception(EngineClosedError(text))
+        self._engine.close()
 
 
 def _abandon(loop: _Loop, thread: threading.Thread) -> None:

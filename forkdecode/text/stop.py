@@ -36,6 +36,11 @@ class StopAutomaton:
         self._from_root: tuple[I64, Bools] | None = None
 
     @property
+    def tokens(self) -> TokenBytes:
+        """The vocabulary that it reads."""
+        return self._tokens
+
+    @property
     def num_states(self) -> int:
         return len(self._match)
 

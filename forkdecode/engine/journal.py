@@ -1,0 +1,229 @@
+"""The step journal: all that decides what an engine does, in order, in a file for `forkdecode replay`.
+
+A journal holds token ids: of prompts, and of what was generated. It holds no text but stop strings
+and the vocabulary's bytes, which are needed to match them.
+
+Records are encoded in the engine's thread and written by another one, so that no step waits for the
+disk, unless PENDING_BYTES are waiting for it: then steps do wait, and no record is lost. Whatever was
+handed over survives the process's death once written, but not the machine's: nothing is fsynced.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+import weakref
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import structlog
+
+from forkdecode.config import EngineConfig
+from forkdecode.engine.journal_file import frame, open_to_append
+from forkdecode.engine.observer import Phase
+from forkdecode.engine.plan_image import image_of
+from forkdecode.model.info import ModelInfo
+from forkdecode.results import EngineStats
+from forkdecode.scheduler.events import GroupEvent, GroupFailed, GroupFinished
+from forkdecode.scheduler.preemption import PreemptionCost
+from forkdecode.scheduler.request import DecodeRequest
+from forkdecode.scheduler.scheduler import Scheduler
+from forkdecode.step import StepOutput, StepPlan
+from forkdecode.text.stop import StopAutomaton
+from forkdecode.text.token_bytes import TokenBytes
+from forkdecode.types import BestOf
+from forkdecode.wire.records import CODEC
+
+PENDING_BYTES = 64 * 2**20
+"""Of records that wait for the disk before a step does."""
+_log = structlog.get_logger("forkdecode.engine")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What an engine was made of: the first record of each of its runs. A journal has several where
+    the engine was started again on the same file. info: None for an engine without a model.
+    version: of forkdecode. started: seconds since the epoch."""
+
+    config: EngineConfig
+    num_blocks: int
+    host_slots: int
+    cost: PreemptionCost
+    cache_root: bytes
+    info: ModelInfo | None
+    version: str
+    started: float
+
+    def payload(self) -> bytes:
+        """The record. What can't be read by another version stands behind what says so."""
+        cost = (self.cost.recompute_per_token, self.cost.swap_per_block)
+        pools = (self.num_blocks, self.host_slots)
+        parts = CODEC.encode((self.config, *pools, cost, self.cache_root, self.info, self.started))
+        return CODEC.encode(("run", CODEC.schema, self.version, parts))
+
+    def scheduler(self, clock: Callable[[], float] = time.monotonic) -> Scheduler:
+        """A fresh one. clock: see Scheduler."""
+        return Scheduler(self.config, self.num_blocks, self.host_slots, self.cost, self.cache_root, clock)
+
+    @staticmethod
+    def read(version: str, parts: bytes) -> Run:
+        """From the record's last two parts. Raises ValueError."""
+        config, num_blocks, host_slots, cost, cache_root, info, started = CODEC.decode(parts)
+        return Run(config, num_blocks, host_slots, PreemptionCost(*cost), cache_root, info, version, started)
+
+
+class Journal:
+    """An EngineObserver that writes a file; an existing journal goes on behind its last whole record.
+
+    Should a record fail to be written, the engine runs on: the journal ends there, and the log says why.
+    Raises InvalidRequestError for a file of another kind, OSError for one that can't be written.
+    """
+
+    def __init__(self, path: Path, run: Run, pending_bytes: int = PENDING_BYTES) -> None:
+        self._writer = _Writer(open_to_append(path), pending_bytes)
+        self._automata: weakref.WeakKeyDictionary[StopAutomaton, int] = weakref.WeakKeyDictionary()
+        self._numbers = 0
+        self._tokens: TokenBytes | None = None
+        self._began = time.monotonic()
+        self._step = 0
+        self._ended = False
+        self._writer.put(frame(run.payload()))
+
+    def added(self, request: DecodeRequest) -> None:
+        number = None if request.automaton is None else self._automaton(request.automaton)
+        strategy = request.strategy
+        if isinstance(strategy, BestOf) and callable(strategy.rank_by):
+            # A caller's scorer ranks after the engine is done: to the engine it is the same as none.
+            strategy = dataclasses.replace(strategy, rank_by="none")
+        self._write("add", dataclasses.replace(request, strategy=strategy, automaton=None), number)
+
+    def cancelled(self, request_id: str, events: Sequence[GroupEvent]) -> None:
+        self._write("cancel", request_id, summary(events))
+
+    def planned(self, plan: StepPlan | None) -> None:
+        self._step += 1
+        image = None if plan is None else image_of(plan)
+        self._write("plan", self._step, time.monotonic() - self._began, image)
+
+    def executed(self, answer: StepOutput | Exception) -> None:
+        if isinstance(answer, Exception):
+            self._write("error", type(answer).__name__, str(answer))
+        else:
+            self._write("output", answer)
+
+    def ended(self, events: Sequence[GroupEvent]) -> None:
+        self._write("events", summary(events))
+
+    def died(self, phase: Phase, error: BaseException) -> None:
+        self._write("died", phase, type(error).__name__, str(error))
+
+    def close(self, stats: EngineStats) -> None:
+        self._write("end", stats)
+        self._ended = True
+        self._writer.close()
+
+    def _automaton(self, automaton: StopAutomaton) -> int:
+        """Automata are shared between requests and keep what they have worked out: a replay must share
+        them in the same way for their states to have the same numbers."""
+        if automaton.tokens is not self._tokens:
+            self._tokens = automaton.tokens
+            table = self._tokens
+            packed = zlib.compress(table.flat.tobytes(), 1)
+            self._write("tokens", packed, table.lengths, table.strips_first_space)
+        known = self._automata.get(automaton)
+        if known is None:
+            known = self._automata[automaton] = self._numbers
+            self._numbers += 1
+        return known
+
+    def _write(self, kind: str, *parts: Any) -> None:
+        if self._ended:
+            return
+        try:
+            self._writer.put(frame(CODEC.encode((kind, *parts))))
+        except Exception as error:
+            # A journal with a gap proves nothing.
+            self._ended = True
+            _log.exception("journal_ended", record=kind)
+            self._writer.put(frame(CODEC.encode(("gap", kind, f"{type(error).__name__}: {error}"))))
+
+
+def summary(events: Sequence[GroupEvent]) -> list[tuple[Any, ...]]:
+    """Of each event its kind and request; of a last event besides what it says, times left out."""
+    return [(type(event).__name__, event.request_id, *_last_words(event)) for event in events]
+
+
+def _last_words(event: GroupEvent) -> tuple[Any, ...]:
+    if not isinstance(event, (GroupFinished, GroupFailed)):
+        return ()
+    found = [
+        (c.index, c.finish_reason, len(c.token_ids), _checksum(c.token_ids), c.score)
+        for c in event.candidates
+    ]
+    return (found,) if isinstance(event, GroupFinished) else (type(event.error).__name__, found)
+
+
+def _checksum(token_ids: Sequence[int]) -> int:
+    return zlib.crc32(np.array(token_ids, "<i8").data)
+
+
+class _Writer:
+    """Appends to a file in a thread of its own."""
+
+    def __init__(self, file: BinaryIO, limit: int) -> None:
+        self._file = file
+        self._limit = limit
+        self._chunks: list[bytes] = []
+        self._pending = 0
+        self._changed = threading.Condition()
+        self._closing = False
+        self._failed = False
+        self._thread = threading.Thread(target=self._run, name="forkdecode-journal", daemon=True)
+        self._thread.start()
+
+    def put(self, chunk: bytes) -> None:
+        """Hands over one record; waits while more than the limit is pending."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._pending < self._limit or self._failed)
+            if self._failed:
+                return
+            self._chunks.append(chunk)
+            self._pending += len(chunk)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Writes what is pending and closes the file. Idempotent."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join()
+        self._file.close()
+
+    def _run(self) -> None:
+        try:
+            while chunks := self._take():
+                data = memoryview(b"".join(chunks))
+                size = len(data)
+                while data:  # a raw write may be a short one
+                    data = data[self._file.write(data) :]
+                with self._changed:
+                    self._pending -= size
+                    self._changed.notify_all()
+        except OSError:
+            _log.exception("journal_ended", record="write")
+            with self._changed:
+                self._failed = True
+                self._chunks.clear()
+                self._changed.notify_all()
+
+    def _take(self) -> list[bytes]:
+        """What is pending; nothing once all is written and the writer closes."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._chunks or self._closing)
+            chunks, self._chunks = self._chunks, []
+            return chunks

@@ -1,0 +1,132 @@
+"""The file of a step journal: records, each with its length and checksums, appended one after the other.
+
+    magic (8 bytes), format version (u32), then records
+    record: length n (u32), crc32 of the payload (u32), crc32 of these 8 bytes (u32), payload (n bytes)
+
+All numbers are little-endian. A process that dies leaves a last record unfinished at most; a reader
+takes what is whole. Damage anywhere else is told apart from that by the checksums.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from forkdecode.errors import InvalidRequestError, invalid
+
+MAGIC = b"FDJOURN\n"
+FORMAT = 1
+_START = struct.Struct("<8sI")
+_HEAD = struct.Struct("<III")
+_ALLOWED = f"a step journal of format {FORMAT}"
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Where a file stops being readable. offset: in bytes. unread: bytes from there to its end."""
+
+    record: int
+    offset: int
+    unread: int
+    cut_off: bool
+    """Whether it is only the last record that is not whole, as after a crash."""
+
+    def __str__(self) -> str:
+        if self.cut_off:
+            return f"the last {self.unread:,} bytes are no whole record: the writer was cut off"
+        return f"record {self.record} at byte {self.offset:,} is damaged; {self.unread:,} bytes can't be read"
+
+
+def frame(payload: bytes) -> bytes:
+    """A record as it stands in the file."""
+    lengths = struct.pack("<II", len(payload), zlib.crc32(payload))
+    return lengths + struct.pack("<I", zlib.crc32(lengths)) + payload
+
+
+class JournalReader:
+    """Iterates over a file's payloads; afterwards `damage` says whether it was read to its end.
+
+    Raises InvalidRequestError for a file of another kind or format.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.damage: Damage | None = None
+        self.end = _START.size
+        """In bytes, after the last whole record read."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        with open(self.path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            _check_start(file.read(_START.size))
+            yield from self._records(file, size)
+
+    def _records(self, file: BinaryIO, size: int) -> Iterator[bytes]:
+        count = 0
+        while self.end < size:
+            count += 1
+            head = file.read(_HEAD.size)
+            length, checksum, own = _HEAD.unpack(head) if len(head) == _HEAD.size else (0, 0, None)
+            cut_off = own is None or self.end + _HEAD.size + length > size
+            if own is not None and zlib.crc32(head[:8]) != own:
+                cut_off, own = False, None
+            payload = b"" if own is None or cut_off else file.read(length)
+            if own is None or cut_off or zlib.crc32(payload) != checksum:
+                self.damage = Damage(count, self.end, size - self.end, cut_off)
+                return
+            self.end += _HEAD.size + length
+            yield payload
+
+
+def open_to_append(path: Path) -> BinaryIO:
+    """The file, empty or after its last whole record, locked against a second writer.
+
+    Raises InvalidRequestError for a file that is no journal, that is damaged otherwise than by a
+    writer's death, or that another process writes; OSError for one that can't be opened.
+    """
+    file = open(path, "a+b", buffering=0)  # noqa: SIM115 - the caller closes it
+    try:
+        _lock(file)
+        if os.fstat(file.fileno()).st_size == 0:
+            file.write(_START.pack(MAGIC, FORMAT))
+        else:
+            _drop_unfinished(path, file)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _lock(file: BinaryIO) -> None:
+    try:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise invalid("journal", "is written by another process", "a file of its own") from None
+
+
+def _drop_unfinished(path: Path, file: BinaryIO) -> None:
+    reader = JournalReader(path)
+    for _ in reader:
+        pass
+    if reader.damage is not None and not reader.damage.cut_off:
+        raise invalid("journal", f"{str(path)!r}: {reader.damage}", "a whole journal, or a new file")
+    file.truncate(reader.end)
+
+
+def _check_start(start: bytes) -> None:
+    magic, version = _START.unpack(start) if len(start) == _START.size else (b"", 0)
+    if magic != MAGIC:
+        raise invalid("journal", "this file is no step journal", _ALLOWED)
+    if version != FORMAT:
+        raise wrong_version(f"it is of format {version}")
+
+
+def wrong_version(problem: str) -> InvalidRequestError:
+    """The error of a journal that this version can't read."""
+    return invalid("journal", problem, f"{_ALLOWED}, by the version of forkdecode that wrote it")
