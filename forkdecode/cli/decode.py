@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
+from forkdecode.cli.live_beams import watch_beams
 from forkdecode.cli.render import candidate_table, result_record, usage_lines
 from forkdecode.llm import LLM
-from forkdecode.results import DecodeResult, Delta, Finished
-from forkdecode.types import Greedy, Options, Sample, Strategy
+from forkdecode.results import Committed, DecodeResult, Delta, Finished
+from forkdecode.types import Beam, Greedy, Options, Sample, Strategy
 
 
 def decode_prompts(
@@ -26,10 +28,18 @@ def decode_prompts(
     as_json: bool,
     stats: bool,
 ) -> None:
-    """Decode and print: JSON lines, a stream of text for one candidate, else tables."""
+    """Decode and print: JSON lines, a stream of text for one candidate, else tables. One beam search is
+    shown as it runs, where that is a terminal."""
     texts = [sys.stdin.read() if prompt == "-" else prompt for prompt in prompts]
-    single = isinstance(strategy, Greedy) or (isinstance(strategy, Sample) and strategy.n == 1)
-    if single and len(texts) == 1 and not as_json:
+    alone = len(texts) == 1 and not as_json
+    console = Console()
+    if alone and isinstance(strategy, Beam) and console.is_terminal and options.update_every:
+        results = [watch_beams(llm, texts[0], strategy, options, console, chat=chat)]
+        if _is_single(strategy):
+            typer.echo(results[0].text)
+        else:
+            _print_result(texts[0], results[0], titled=False)
+    elif alone and _is_single(strategy):
         results = [_stream(llm, texts[0], strategy, options, chat=chat)]
     else:
         results = llm.decode(texts, strategy, options=options, chat=chat)
@@ -40,17 +50,28 @@ def decode_prompts(
             typer.echo(usage_lines(result.usage), err=True)
 
 
+def _is_single(strategy: Strategy) -> bool:
+    """Whether there is one candidate in the end."""
+    if isinstance(strategy, Beam):
+        return (strategy.num_return_sequences or strategy.pool_size) == 1
+    return isinstance(strategy, Greedy) or (isinstance(strategy, Sample) and strategy.n == 1)
+
+
 def _stream(llm: LLM, prompt: str, strategy: Strategy, options: Options, *, chat: bool) -> DecodeResult:
     """Print one candidate's text as it becomes certain."""
+    if isinstance(strategy, Beam):
+        options = replace(options, update_every=0)
     result: DecodeResult | None = None
+    told = 0
     for event in llm.stream(prompt, strategy, options=options, chat=chat):
-        if isinstance(event, Delta):
+        if isinstance(event, (Delta, Committed)):
             typer.echo(event.text, nl=False)
             sys.stdout.flush()
+            told += len(event.text)
         elif isinstance(event, Finished):
             result = event.result
-    typer.echo()
     assert result is not None, "a stream ends with Finished or raises"
+    typer.echo(result.text[told:])
     return result
 
 

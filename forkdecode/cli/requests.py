@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from forkdecode.checks import check_bool
 from forkdecode.errors import InvalidRequestError, invalid
 from forkdecode.types import (
+    BEAM_OPTIONS,
     OPTION_NAMES,
     Beam,
     BestOf,
@@ -68,6 +69,8 @@ class Defaults:
         inherited = {k: v for k, v in self.values.items() if k != "strategy"}
         if name != default_name:  # flags of one strategy say nothing of another
             inherited = {k: v for k, v in inherited.items() if k in OPTION_NAMES}
+            if name != "beam":
+                inherited = {k: v for k, v in inherited.items() if k not in BEAM_OPTIONS}
         merged = inherited | own
         options = {k: v for k, v in merged.items() if k in OPTION_NAMES}
         rest = {k: v for k, v in merged.items() if k not in OPTION_NAMES}

@@ -27,6 +27,11 @@ class BeamStream:
         self._common = CommonPrefix()
         self._shown = ShownBeams(options.update_every, options.update_beams)
 
+    @property
+    def committed(self) -> int:
+        """How many tokens have been told of as final."""
+        return self._common.count
+
     def events(
         self, request_id: str, history: History, policy: Policy, decision: Decision, rows: GroupRows
     ) -> list[GroupEvent]:
@@ -165,8 +170,11 @@ def _key(batch: HypothesisBatch) -> I64:
 
 def _ancestors(history: History, steps: I64, rows: I32, level: int) -> I32:
     """[N] History.ancestors of rows that are each numbered as after their own of `steps`."""
+    above = steps[steps > level]
+    if not len(above):
+        return rows
     found = rows.copy()
-    for step, below in pairwise([*np.unique(steps[steps > level])[::-1].tolist(), level]):
+    for step, below in pairwise([*np.unique(above)[::-1].tolist(), level]):
         begun = steps >= step
         found[begun] = history.ancestors(step, found[begun], below)
     return found

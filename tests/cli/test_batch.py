@@ -202,6 +202,9 @@ def test_flags_are_defaults_of_the_lines() -> None:
         Options(max_tokens=7, min_tokens=1),
     )
     assert defaults.build({"strategy": "sample"}) == (Sample(), Options(max_tokens=7))
+    shown = Defaults({"strategy": "beam", "update_beams": 3})
+    assert shown.build() == (Beam(), Options(update_beams=3))
+    assert shown.build({"strategy": "sample"}) == (Sample(), Options())
     line = parse_line(1, b'{"prompt": "x"}', defaults, "m")
     assert (line.strategy, line.chat) == (Beam(width=5), True)
     assert parse_line(1, b'{"prompt": [1]}', defaults, "m").chat is False

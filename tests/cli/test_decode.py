@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from forkdecode import LLM, Beam, BestOf, Greedy, Sample
+from forkdecode.cli.live_beams import watch_beams
 from forkdecode.types import Options, Strategy
 from tests.cli.conftest import Cli
 
@@ -59,6 +61,32 @@ def test_one_candidate_is_streamed_as_text(cli: Cli, llm: LLM, model: str) -> No
     assert ran.out == llm.decode(PROMPT, max_tokens=12).text + "\n"
     assert "tokens" in ran.err  # the capacity, before anything else
     assert "beams of 4" in ran.err
+
+
+@pytest.mark.parametrize("flags", [["--num-return-sequences", "1"], ["--width", "1"]], ids=str)
+def test_one_returned_beam_is_streamed_as_text(cli: Cli, llm: LLM, model: str, flags: list[str]) -> None:
+    ran = cli(
+        "decode", PROMPT, "--strategy", "beam", *flags, "--model", model, "--dtype", "float32",
+        "--max-tokens", "12", "--update-every", "2", "--update-beams", "0",
+    )  # fmt: skip
+    width = 1 if "--width" in flags else 4
+    assert ran.out == llm.decode(PROMPT, Beam(width), max_tokens=12).text + "\n"
+
+
+def test_updates_are_of_beams(cli: Cli, model: str) -> None:
+    ran = cli("decode", PROMPT, "--model", model, "--update-beams", "3")
+    assert ran.code == 2
+    assert ran.error_lines[0].startswith("forkdecode: update_beams: 3 is of beams alone, and this is Greedy")
+
+
+def test_a_terminal_shows_beams_as_they_run(llm: LLM) -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=100, height=50)
+    strategy, options = Beam(3), Options(max_tokens=8, forced_prefix="hello ", update_beams=0)
+    result = watch_beams(llm, PROMPT, strategy, options, console, chat=False)
+    assert result.candidates == llm.decode(PROMPT, strategy, options=options).candidates
+    assert "hello " in screen.getvalue()
+    assert "…" in screen.getvalue()
 
 
 def test_options_reach_the_engine(cli: Cli, llm: LLM, model: str) -> None:
