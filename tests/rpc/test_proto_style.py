@@ -84,9 +84,9 @@ class Walk:
 
 def problems(file: descriptor_pb2.FileDescriptorProto) -> list[str]:
     """What is wrong with a file, in words."""
-    found = (
-        [f"package {file.package}"] if file.package.replace(".", "/") != str(Path(file.name).parent) else []
-    )
+    found = []
+    if file.package.split(".") != list(Path(file.name).parent.parts):
+        found.append(f"package {file.package} is not that of its path")
     for one in Walk(file).found:
         if not one.comment:
             found.append(f"{one.kind} {one.name} has no comment")
