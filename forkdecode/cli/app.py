@@ -108,6 +108,22 @@ def _check_sources(prompts: list[str] | None, input_path: Path | None, output_pa
 
 
 @app.command()
+def replay(
+    journal: Annotated[
+        Path,
+        typer.Argument(metavar="JOURNAL", exists=True, dir_okay=False, help="What serve --journal wrote."),
+    ],
+    until: Annotated[int | None, typer.Option("--until", min=1, help="Stop after this step.")] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Re-run the decisions of a step journal without a model, and say where they break."""
+    from forkdecode.cli.replay import replay_journal
+
+    raise typer.Exit(replay_journal(journal, until=until, as_json=as_json))
+
+
+@app.command()
 def models(as_json: AsJson = False) -> None:
     """Show which models are on this machine."""
     from forkdecode.cli.models import show_models

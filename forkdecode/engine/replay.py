@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from forkdecode.checks import shown
 from forkdecode.engine.journal import Run
 from forkdecode.engine.journal_file import JournalReader, wrong_version
 from forkdecode.engine.replay_run import Broken, RunReplay, RunSummary
@@ -31,8 +32,8 @@ class Break:
     step: int
     where: str
     field: str
-    expected: Any
-    got: Any
+    expected: str | float | None
+    got: str | float | None
     requests: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -107,7 +108,13 @@ def _summaries(runs: Sequence[RunReplay]) -> tuple[RunSummary, ...]:
 
 def _located(found: Broken, runs: Sequence[RunReplay]) -> Break:
     step = runs[-1].step if runs else 0
-    return Break(len(runs), step, found.where, found.field, found.expected, found.got, found.requests)
+    expected, got = _plain(found.expected), _plain(found.got)
+    return Break(len(runs), step, found.where, found.field, expected, got, found.requests)
+
+
+def _plain(value: Any) -> str | float | None:
+    """What JSON can hold."""
+    return value if value is None or isinstance(value, (str, int, float)) else shown(value)
 
 
 def _unfinished(reader: JournalReader) -> str | None:
