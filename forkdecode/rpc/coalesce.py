@@ -105,8 +105,7 @@ class Coalescer:
             events.append(Committed(self._request_id, tokens, text))
         if self._update is not None:
             events.append(self._update)
-            shown = {beam.hypothesis_id for beam in self._update.beams}
-            self._origin = {name: name if name in shown else 0 for name in self._origin}
+            self._origin = {beam.hypothesis_id: beam.hypothesis_id for beam in self._update.beams}
         if self._finished is not None:
             events.append(self._finished)
         self._started = self._committed = self._update = self._finished = None
