@@ -64,9 +64,9 @@ class Outbox:
     """Sends frames without ever making the sender wait: what the socket does not take at once, a
     thread sends on.
 
-    When more than `limit` bytes wait, the other side has stopped reading: the connection is given up,
-    which both sides see as a hang-up. Sending over a connection that is gone does nothing; who reads
-    it learns of the end.
+    When more than `limit` bytes wait already, the other side has stopped reading: the connection is
+    given up, which both sides see as a hang-up. Sending over a connection that is gone does nothing; who
+    reads it learns of the end.
     """
 
     def __init__(self, sock: socket.socket, schema: bytes, limit: int) -> None:
@@ -91,10 +91,11 @@ class Outbox:
                 frame = frame[self._send_now(frame) :]
             if not frame or self._broken:
                 return
-            self._waiting.append(frame)
-            self._bytes += len(frame)
             if self._bytes > self._limit:
                 self._break()
+                return
+            self._waiting.append(frame)
+            self._bytes += len(frame)
             self._changed.notify()
 
     def close(self, timeout: float) -> None:

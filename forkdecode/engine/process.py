@@ -1,0 +1,244 @@
+"""The engine process: loads the model, runs the step loop, and ends with whoever started it.
+
+Run as `python -m forkdecode.engine.process FD`, FD being its end of a socket pair. See wire.messages
+for what is said there. The loop never waits for the socket: the engine's thread encodes what a step
+reported, hands it over, and goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from forkdecode.config import DEFAULT_MODEL
+from forkdecode.engine.port import Job, Sink
+from forkdecode.engine.start import build_engine
+from forkdecode.engine.thread import EngineThread
+from forkdecode.errors import ForkdecodeError, ModelLoadError
+from forkdecode.model.default_model import SMOLLM2, ensure
+from forkdecode.model.loader import LoadedModel, load
+from forkdecode.scheduler.events import GroupEvent, GroupFailed, GroupFinished
+from forkdecode.scheduler.request import DecodeRequest
+from forkdecode.text.stop import StopAutomaton
+from forkdecode.text.token_bytes import TokenBytes, token_bytes
+from forkdecode.wire.frames import FrameReader, Outbox
+from forkdecode.wire.messages import AskStats, Cancel, Events, Failed, Hello, Refused, Start, Stats, Submit
+from forkdecode.wire.records import CODEC
+
+UNSENT_BYTES = 2**28
+"""Of events that the front end has not taken: beyond that it is as good as dead."""
+LAST_WORDS = 5.0
+"""Seconds that an ending process gives the front end to take what was said."""
+END_GRACE = 10.0
+"""Seconds that a process has to end in order when the front end is gone."""
+_MAX_AUTOMATA = 64
+_log = structlog.get_logger("forkdecode.engine")
+
+
+def main(descriptor: int) -> int:
+    """Serves until the front end hangs up. Returns the exit status."""
+    # A terminal's Ctrl-C and a service manager's SIGTERM reach both processes: the front end decides.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sock = socket.socket(fileno=descriptor)
+    sock.set_inheritable(False)
+    outbox = Outbox(sock, CODEC.schema, UNSENT_BYTES)
+    serving = threading.Event()
+    threading.Thread(target=_end_with_front_end, args=(sock, serving), daemon=True).start()
+    try:
+        _serve(FrameReader(sock, CODEC.schema), outbox, serving)
+    except Exception as error:
+        if not isinstance(error, ForkdecodeError):
+            _log.exception("engine_start_failed")
+            error = ModelLoadError(f"the engine can't start: {type(error).__name__}: {error}")
+        outbox.put(CODEC.encode(Failed(error)))
+        return 1
+    finally:
+        outbox.close(LAST_WORDS)
+    return 0
+
+
+def _end_with_front_end(sock: socket.socket, serving: threading.Event) -> None:
+    """A process that nobody can reach any more must not live on, whatever it is at."""
+    poll = select.poll()
+    poll.register(sock.fileno(), getattr(select, "POLLRDHUP", select.POLLHUP))
+    poll.poll()
+    if serving.is_set():
+        time.sleep(END_GRACE)
+    os._exit(1)
+
+
+def _serve(reader: FrameReader, outbox: Outbox, serving: threading.Event) -> None:
+    first = reader.read()
+    start = None if first is None else CODEC.decode(first)
+    if not isinstance(start, Start):
+        raise ValueError("the first message starts the engine")
+    loaded = load(start.model, start.dtype, start.device, max_positions=start.max_positions)
+    engine, capacity = build_engine(
+        loaded,
+        start.config,
+        start.threads or len(os.sched_getaffinity(0)),
+        journal=None if start.journal is None else Path(start.journal),
+    )
+    hello = Hello(
+        loaded.info,
+        tokenizer_folder(start.model, loaded, Path(start.scratch)),
+        capacity.num_blocks,
+        capacity.block_size,
+        capacity.bytes_per_block,
+        capacity.host_slots,
+    )
+    outgoing = _Outgoing(outbox)
+    thread = EngineThread(engine, outgoing.flush)
+    desk = _Desk(thread, outgoing, _Automata(loaded))
+    serving.set()
+    outbox.put(CODEC.encode(hello))
+    threading.Thread(target=desk.run, args=(reader,), name="forkdecode-inbox", daemon=True).start()
+    thread.wait()
+
+
+def tokenizer_folder(model: str, loaded: LoadedModel, scratch: Path) -> str | None:
+    """Where transformers' AutoTokenizer finds the tokenizer of what load() made of `model`: the model's
+    own folder, or what is written to `scratch` for a GGUF file, which takes long to read again."""
+    if loaded.tokenizer is None:
+        return None
+    if model == DEFAULT_MODEL:
+        return str(ensure(SMOLLM2))
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return str(folder.resolve())
+    if not folder.is_file():
+        from transformers.utils.hub import cached_file
+
+        config: str | None = cached_file(model, "config.json", local_files_only=True)
+        if config is not None:
+            return str(Path(config).parent)
+    loaded.tokenizer.save_pretrained(scratch)
+    return str(scratch)
+
+
+class _Outgoing:
+    """What the front end is to hear: collected over a step, sent as one frame."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self._pending: list[GroupEvent | Refused] = []
+
+    def sink(self, request_id: str, ended: Callable[[], object]) -> Sink:
+        """One request's. Called in the engine's thread, as flush is."""
+
+        def take(event: GroupEvent | ForkdecodeError) -> None:
+            if isinstance(event, ForkdecodeError):
+                self._pending.append(Refused(request_id, event))
+                ended()
+                return
+            self._pending.append(event)
+            if isinstance(event, (GroupFinished, GroupFailed)):
+                ended()
+
+        return take
+
+    def flush(self) -> None:
+        """Sends what has come together."""
+        if self._pending:
+            events, self._pending = tuple(self._pending), []
+            self._outbox.put(CODEC.encode(Events(events)))
+
+    def send(self, message: Stats | Events) -> None:
+        """Sends at once, from any thread."""
+        self._outbox.put(CODEC.encode(message))
+
+
+class _Automata:
+    """Stop automata, which don't cross: made here from the texts, and shared."""
+
+    def __init__(self, loaded: LoadedModel) -> None:
+        self._tokens: TokenBytes | None = None
+        if loaded.tokenizer is not None:
+            self._tokens = token_bytes(loaded.tokenizer, loaded.info.vocab_size)
+        self._known: dict[tuple[str, ...], StopAutomaton] = {}
+
+    def of(self, stop: tuple[str, ...]) -> StopAutomaton | None:
+        """The automaton of a request's stop strings, None for none."""
+        if not stop or self._tokens is None:
+            return None
+        automaton = self._known.get(stop)
+        if automaton is None:
+            if len(self._known) >= _MAX_AUTOMATA:
+                self._known.clear()
+            automaton = self._known[stop] = StopAutomaton(stop, self._tokens)
+        return automaton
+
+
+class _Desk:
+    """Takes the front end's messages, in a thread of its own, until it hangs up."""
+
+    def __init__(self, thread: EngineThread, outgoing: _Outgoing, automata: _Automata) -> None:
+        self._thread = thread
+        self._outgoing = outgoing
+        self._automata = automata
+        self._live: dict[int, DecodeRequest] = {}
+
+    def run(self, reader: FrameReader) -> None:
+        """Ends the engine at the end."""
+        try:
+            while (data := reader.read()) is not None:
+                self._obey(CODEC.decode(data))
+        except Exception:
+            _log.exception("engine_inbox_broken")
+        finally:
+            self._thread.close()
+
+    def _obey(self, message: object) -> None:
+        if isinstance(message, Submit):
+            self._submit(message)
+        elif isinstance(message, Cancel):
+            request = self._live.get(message.number)
+            if request is not None:
+                self._thread.cancel(request)
+        elif isinstance(message, AskStats):
+            self._ask_stats(message.number)
+        else:
+            raise ValueError(f"a {type(message).__name__} is nothing to say to an engine")
+
+    def _submit(self, message: Submit) -> None:
+        numbers = range(message.number, message.number + len(message.requests))
+        jobs = [self._job(*pair) for pair in zip(numbers, message.requests, strict=True)]
+        try:
+            self._thread.submit(jobs)
+        except ForkdecodeError as error:
+            for number in numbers:
+                self._live.pop(number, None)
+            self._outgoing.send(Events(tuple(Refused(r.request_id, error) for r in message.requests)))
+
+    def _job(self, number: int, sent: DecodeRequest) -> Job:
+        request = _with_automaton(sent, self._automata.of(sent.options.stop))
+        self._live[number] = request
+        return Job(request, self._outgoing.sink(request.request_id, lambda: self._live.pop(number, None)))
+
+    def _ask_stats(self, number: int) -> None:
+        # A dead engine answers nothing: the process ends, and that is the answer.
+        with contextlib.suppress(ForkdecodeError):
+            answer = self._thread.ask_stats()
+            answer.add_done_callback(
+                lambda done: None if done.exception() else self._outgoing.send(Stats(number, done.result()))
+            )
+
+
+def _with_automaton(request: DecodeRequest, automaton: StopAutomaton | None) -> DecodeRequest:
+    return request if automaton is None else dataclasses.replace(request, automaton=automaton)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))

@@ -1,0 +1,96 @@
+"""An engine process as its parent sees it: started, spoken to, and reaped."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from typing import Any
+
+from forkdecode.wire.frames import FrameReader, Outbox
+from forkdecode.wire.messages import Start
+from forkdecode.wire.records import CODEC
+
+UNSENT_BYTES = 2**30
+"""Of requests that the process has not taken: it takes them whatever it computes, so it is stuck."""
+
+
+class Child:
+    """One process from its start to its end. send() may be called from any thread, receive() from one.
+
+    Raises OSError when no process can be started.
+    """
+
+    def __init__(self, start: Start) -> None:
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self._process = _popen(theirs.fileno())
+        except BaseException:
+            ours.close()
+            raise
+        self._sock = ours
+        self._reader = FrameReader(ours, CODEC.schema)
+        self._outbox = Outbox(ours, CODEC.schema, UNSENT_BYTES)
+        self.send(start)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, message: object) -> None:
+        """Never waits."""
+        self.put(CODEC.encode(message))
+
+    def put(self, message: bytes) -> None:
+        """Sends a message that is encoded already."""
+        self._outbox.put(message)
+
+    def receive(self) -> Any:
+        """The next message; None when the process has hung up. Raises ValueError for bytes that are no
+        message of ours."""
+        data = self._reader.read()
+        return None if data is None else CODEC.decode(data)
+
+    def hang_up(self) -> None:
+        """Tells the process to end; receive() then returns None."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    def end(self, grace: float) -> str:
+        """Hangs up, gives the process `grace` seconds to end, kills it then, and cleans up after it.
+        Returns how it ended, in words."""
+        self.hang_up()
+        try:
+            status = self._process.wait(grace)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            status = self._process.wait()
+        self._outbox.close(0)
+        self._reader.close()
+        self._sock.close()
+        return f"exit status {status}" if status >= 0 else f"killed by {_signal_name(-status)}"
+
+
+def _popen(descriptor: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-P", "-m", "forkdecode.engine.process", str(descriptor)]
+    # The same modules as here, however they came to be found.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=2,  # what libraries print is no output of ours
+        pass_fds=(descriptor,),
+        env=environment,
+        process_group=0,  # a terminal's Ctrl-C is for the parent
+    )
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
