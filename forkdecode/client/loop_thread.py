@@ -86,10 +86,17 @@ class LoopThread:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
+        self._loop.set_exception_handler(_report)
         try:
             self._loop.run_forever()
         finally:
             self._loop.close()
+
+
+def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    # grpcio before 1.80 wakes every loop of the process for the events of one; the others find none.
+    if not isinstance(context.get("exception"), BlockingIOError):
+        loop.default_exception_handler(context)
 
 
 def _settle(future: concurrent.futures.Future[Any], error: BaseException) -> None:
