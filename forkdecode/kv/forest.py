@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from forkdecode.kv.block_table import BlockTable
+from forkdecode.step import I32
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,24 @@ def sharing(tables: Iterable[BlockTable]) -> Sharing:
     # A block shared by tables of different lengths is filled as far as the longest has written.
     unused: dict[int, int] = {}
     for table in tables:
-        empty = -table.length % table.pool.block_size
-        if empty:
-            for block in np.unique(table.tails[:, -1]).tolist():
-                unused[block] = min(empty, unused.get(block, empty))
+        for block in _open_blocks(table).tolist():
+            unused[block] = min(_room(table), unused.get(block, _room(table)))
     return Sharing(sum(table.num_unshared for table in tables), len(unique), sum(unused.values()))
+
+
+def unused_slots(table: BlockTable) -> int:
+    """Sharing.unused_slots of one table."""
+    return _room(table) * len(_open_blocks(table))
+
+
+def _room(table: BlockTable) -> int:
+    """How many slots of each row's last block are empty."""
+    return -table.length % table.pool.block_size
+
+
+def _open_blocks(table: BlockTable) -> I32:
+    """The last blocks of the rows, each once, where they have room."""
+    if not table.rows or not _room(table):
+        return np.empty(0, np.int32)
+    last = table.tails[:, -1]
+    return last[table.pool.occurrences.one_each(last)]

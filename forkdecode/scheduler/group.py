@@ -91,15 +91,6 @@ class Costs:
         )
 
 
-def wasted_slots(table: BlockTable) -> int:
-    """Slots of the table's unique blocks that hold no token: the ends of its last blocks."""
-    empty = -table.length % table.pool.block_size
-    if not empty or not table.rows:
-        return 0
-    last = table.tails[:, -1]
-    return empty * int(np.count_nonzero(table.pool.occurrences.one_each(last)))
-
-
 class SequenceGroup:
     """One request while it lives. Only the scheduler's parts change it.
 

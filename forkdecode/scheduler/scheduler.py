@@ -11,6 +11,7 @@ from forkdecode.config import EngineConfig
 from forkdecode.errors import CancelledError as Cancelled
 from forkdecode.errors import CapacityError, ForkdecodeError, GroupFailedError, QueueFullError, invalid
 from forkdecode.kv.block_pool import BlockPool
+from forkdecode.kv.forest import unused_slots
 from forkdecode.kv.prefix_cache import PrefixCache
 from forkdecode.kv.swap import HostPool
 from forkdecode.results import EngineStats
@@ -18,7 +19,7 @@ from forkdecode.scheduler.admission import Admission
 from forkdecode.scheduler.batching import Batcher
 from forkdecode.scheduler.commit import commit_selection, started
 from forkdecode.scheduler.events import GroupEvent, GroupFailed, GroupFinished
-from forkdecode.scheduler.group import SequenceGroup, wasted_slots
+from forkdecode.scheduler.group import SequenceGroup
 from forkdecode.scheduler.outcome import partial_records, records
 from forkdecode.scheduler.plan import Moves, PlanBuilder
 from forkdecode.scheduler.preemption import PreemptionCost, Preemptor
@@ -201,7 +202,7 @@ class Scheduler:
         group.costs.count_blocks(table)
         counters.unique_block_steps += table.num_unique
         counters.unshared_block_steps += table.num_unshared
-        counters.wasted_slot_steps += wasted_slots(table)
+        counters.wasted_slot_steps += unused_slots(table)
 
     def _finish(self, group: SequenceGroup) -> GroupEvent:
         found = records(group, group.policy.results())

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from forkdecode.kv import BlockPool, BlockTable, OutOfBlocksError, sharing
+from forkdecode.kv.forest import unused_slots
 from forkdecode.step import I32
 
 
@@ -241,3 +242,5 @@ def test_sharing_counts_what_strangers_share_once() -> None:
     assert (stats.unshared, stats.unique, stats.unused_slots) == (9 + 3, 4, 2 + 3)
     assert stats.saved == pytest.approx(8 / 12)
     assert sharing([]).saved == 0.0
+    for table in (first, second):
+        assert unused_slots(table) == sharing([table]).unused_slots
