@@ -1,0 +1,297 @@
+"""Requests that nobody should send: wrong, absurd, damaged, or no requests at all. Equal for equal seeds."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.descriptor import FieldDescriptor
+
+from benchmarks.hostile_wrong import wrong_decode, wrong_other
+from forkdecode.results import ServedModel
+from forkdecode.rpc.v1 import decode_pb2 as pb
+
+METHODS: dict[str, Any] = {
+    "Decode": pb.DecodeRequest,
+    "Score": pb.ScoreRequest,
+    "Tokenize": pb.TokenizeRequest,
+    "Detokenize": pb.DetokenizeRequest,
+    "GetModel": pb.GetModelRequest,
+    "GetStats": pb.GetStatsRequest,
+}
+"""Their requests, by the names of the methods."""
+_BROKEN = (b"\xed\xa0\x80", b"\xed\xbf\xbf", b"\xff\xfe", b"\xc3", b"\xf8\x88\x80\x80\x80", b"\xc0\x80")
+"""Lone surrogates, a byte order mark of another encoding, half a character, five bytes, a long NUL."""
+_TEXTS = (
+    "",
+    "a",
+    "hello",
+    "\0",
+    "\n" * 40,
+    "\u202e\u0301",
+    "\U0001f9d1\u200d\U0001f680",
+    "{{ 7 * 7 }}",
+    "%s%n",
+    "<|im_end|>",
+)
+_DOUBLES = (0.0, -0.0, 0.5, 1.0, -1.0, 5e-324, 1e308, math.inf, -math.inf, math.nan, 100.0, 10001.0)
+_MAX_SIZE = 3 * 2**20
+"""Bytes of the largest that a server of default settings still reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attack:
+    """Bytes for a method. refused: it must not be served; path: the field that must then be named, or ""
+    when any may be."""
+
+    kind: str
+    method: str
+    data: bytes
+    refused: bool = False
+    path: str = ""
+
+
+def attacks(seed: int, model: ServedModel, count: int) -> Iterator[Attack]:
+    """`count` requests of all kinds against a server of `model`, in random order."""
+    rng = random.Random(seed)
+    kinds, weights = zip(*_KINDS, strict=True)
+    for make in rng.choices(kinds, weights, k=count):
+        yield make(rng, model)
+
+
+def plain(rng: random.Random, model: ServedModel) -> pb.DecodeRequest:
+    """A request that could be served, with something in every part, of few tokens."""
+    request = pb.DecodeRequest(stream=rng.random() < 0.5)
+    request.options.max_tokens = rng.randint(1, 3)
+    ids = [rng.randrange(model.vocab_size) for _ in range(rng.randint(1, 8))]
+    form = rng.randrange(3)
+    if form == 0 or not model.has_tokenizer:
+        request.prompt.token_ids.ids.extend(ids)
+    elif form == 1 and model.has_chat_template:
+        request.prompt.chat.messages.add(role="user", content="hello")
+    else:
+        request.prompt.text = "hello"
+    strategy = rng.randrange(4)
+    if strategy == 1:
+        request.sample.n = rng.randint(1, 3)
+    elif strategy == 2:
+        request.best_of.best_of = 3
+    elif strategy == 3:
+        request.beam.width = rng.randint(1, 3)
+    return request
+
+
+# -- kinds ----------------------------------------------------------------------------------------------
+
+
+def _wrong(rng: random.Random, model: ServedModel) -> Attack:
+    """One field that is wrong in a request that is right."""
+    if rng.random() < 0.8:
+        request, path = wrong_decode(rng, model, plain(rng, model))
+        return Attack("wrong value", "Decode", request.SerializeToString(), True, path)
+    method, other, path = wrong_other(rng, model)
+    return Attack("wrong value", method, other.SerializeToString(), True, path)
+
+
+def _random(rng: random.Random, model: ServedModel) -> Attack:
+    """Any values in any fields."""
+    method = rng.choice(list(METHODS))
+    request = METHODS[method]()
+    _fill(rng, request, model)
+    if isinstance(request, pb.DecodeRequest) and rng.random() < 0.9:
+        request.options.max_tokens = rng.randint(1, 3)
+    return Attack("random message", method, request.SerializeToString())
+
+
+def _mutated(rng: random.Random, model: ServedModel) -> Attack:
+    """A serialised request, damaged."""
+    source = _random if rng.random() < 0.5 else _wrong
+    data = bytearray(plain(rng, model).SerializeToString() if rng.random() < 0.4 else source(rng, model).data)
+    for _ in range(rng.randint(1, 4)):
+        _damage(rng, data)
+    return Attack("damaged message", rng.choice(list(METHODS)), bytes(data[:_MAX_SIZE]))
+
+
+def _garbage(rng: random.Random, model: ServedModel) -> Attack:
+    return Attack("garbage", rng.choice(list(METHODS)), rng.randbytes(rng.choice((1, 2, 8, 50, 400, 20_000))))
+
+
+def _broken_text(rng: random.Random, model: ServedModel) -> Attack:
+    """Bytes in a text that are no text."""
+    request, mark = plain(rng, model), "@@@@@@@@"
+    place: dict[str, Callable[[], Any]] = {
+        "request_id": lambda: setattr(request, "request_id", mark),
+        "prompt.text": lambda: setattr(request.prompt, "text", mark),
+        "prompt.chat.messages[0].role": lambda: request.prompt.chat.messages.insert(
+            0, pb.ChatMessage(role=mark)
+        ),
+        "options.stop[1]": lambda: request.options.stop.extend(["a", mark]),
+        "options.bad_words[0].text": lambda: request.options.bad_words.add(text=mark),
+        "options.forced_prefix_text": lambda: setattr(request.options, "forced_prefix_text", mark),
+        "options.cache_salt": lambda: setattr(request.options, "cache_salt", mark),
+    }
+    path = rng.choice(list(place))
+    place[path]()
+    broken = rng.choice(_BROKEN)
+    data = request.SerializeToString().replace(mark.encode(), broken.rjust(len(mark), b"a"))
+    return Attack("broken text", "Decode", data, True, path)
+
+
+def _unknown(rng: random.Random, model: ServedModel) -> Attack:
+    """A field that no version has, somewhere, or one of another type."""
+    request = plain(rng, model)
+    request.options.bad_words.add(text="zzz")
+    inner = [("", request), ("prompt.", request.prompt), ("options.", request.options)]
+    inner.append(("options.bad_words[0].", request.options.bad_words[0]))
+    prefix, message = rng.choice(inner)
+    number = rng.choice((50, 1000, 2**29 - 1))
+    message.MergeFromString(_field(rng, number))
+    return Attack("unknown field", "Decode", request.SerializeToString(), True, f"{prefix}{number}")
+
+
+def _wrong_type(rng: random.Random, model: ServedModel) -> Attack:
+    """A member of a oneof, as a number of eight bytes: no field has that type."""
+    number = rng.choice((2, 3, 4, 5))
+    data = plain(rng, model).SerializeToString() + _tag(number, 1) + rng.randbytes(8)
+    return Attack("wrong type in oneof", "Decode", data, True, str(number))
+
+
+def _both(rng: random.Random, model: ServedModel) -> Attack:
+    """Two requests in one: several members of each oneof."""
+    data = b"".join(plain(rng, model).SerializeToString() for _ in range(rng.randint(2, 4)))
+    return Attack("several of a oneof", "Decode", data)
+
+
+def _huge(rng: random.Random, model: ServedModel) -> Attack:
+    """Far too much of something."""
+    request, size = plain(rng, model), rng.choice((2**16, 2**20))
+    path = rng.choice(list(_HUGE))
+    _HUGE[path](request, size)
+    return Attack("huge", "Decode", request.SerializeToString(), True, path)
+
+
+_HUGE: dict[str, Callable[[pb.DecodeRequest, int], Any]] = {
+    "prompt": lambda r, size: r.prompt.token_ids.ids.extend([1] * size),
+    "options.stop": lambda r, size: r.options.stop.extend(["ab"] * (size // 4)),
+    "request_id": lambda r, size: setattr(r, "request_id", "x" * size),
+    "options.max_tokens": lambda r, size: setattr(r.options, "max_tokens", 2**31 - size),
+    "options.stop_token_ids": lambda r, size: r.options.stop_token_ids.extend([2**31] * (size // 5)),
+    "options.forced_prefix_ids": lambda r, size: r.options.forced_prefix_ids.ids.extend([1] * size),
+}
+
+
+def _huge_text(rng: random.Random, model: ServedModel) -> Attack:
+    """A megabyte of text, in a prompt or to be tokenized."""
+    text = rng.choice(("a", "a ", "é", "\U0001f600", "\0")) * 2**20
+    prompt = pb.Prompt(text=text.encode()[: 2**20].decode("utf-8", "ignore"))
+    if rng.random() < 0.3:
+        return Attack("huge text", "Tokenize", pb.TokenizeRequest(prompt=prompt).SerializeToString())
+    request = plain(rng, model)
+    request.prompt.CopyFrom(prompt)
+    return Attack("huge text", "Decode", request.SerializeToString(), True, "prompt")
+
+
+_KINDS: tuple[tuple[Callable[[random.Random, ServedModel], Attack], float], ...] = (
+    (_wrong, 30),
+    (_random, 20),
+    (_mutated, 20),
+    (_garbage, 8),
+    (_broken_text, 8),
+    (_unknown, 6),
+    (_wrong_type, 3),
+    (_both, 3),
+    (_huge, 1.6),
+    (_huge_text, 0.4),
+)
+
+
+# -- what they are made of --------------------------------------------------------------------------------
+
+
+def _fill(rng: random.Random, message: Any, model: ServedModel) -> None:
+    """Sets about half of the fields, at any depth."""
+    for field in message.DESCRIPTOR.fields:
+        if rng.random() < 0.5:
+            continue
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            getattr(message, field.name)[_number(rng, model)] = rng.choice(_DOUBLES)
+        elif not field.is_repeated:
+            if field.message_type is not None:
+                getattr(message, field.name).SetInParent()
+                _fill(rng, getattr(message, field.name), model)
+            else:
+                setattr(message, field.name, _value(rng, field, model))
+        else:
+            _fill_list(rng, getattr(message, field.name), field, model)
+
+
+def _fill_list(rng: random.Random, items: Any, field: Any, model: ServedModel) -> None:
+    for _ in range(rng.choice((0, 1, 1, 2, 3, 20))):
+        if field.message_type is not None:
+            _fill(rng, items.add(), model)
+        else:
+            items.append(_value(rng, field, model))
+
+
+_POOLS: dict[int, tuple[Any, ...]] = {
+    FieldDescriptor.TYPE_STRING: _TEXTS,
+    FieldDescriptor.TYPE_DOUBLE: _DOUBLES,
+    FieldDescriptor.TYPE_BOOL: (False, True),
+    FieldDescriptor.TYPE_ENUM: (0, 1, 2, 3, 99, -1, -(2**31)),
+    FieldDescriptor.TYPE_SINT32: (0, 1, -1, -(2**31), 2**31 - 1),
+    FieldDescriptor.TYPE_UINT64: (0, 1, 2**63, 2**64 - 1),
+}
+
+
+def _value(rng: random.Random, field: Any, model: ServedModel) -> Any:
+    pool = _POOLS.get(field.type)
+    return _number(rng, model) if pool is None else rng.choice(pool)
+
+
+def _number(rng: random.Random, model: ServedModel) -> int:
+    """Of 32 bits: often a small one, which may be served."""
+    if rng.random() < 0.7:
+        return rng.randint(0, 3)
+    size = model.vocab_size
+    return rng.choice((17, size - 1, size, size + 1, 65_536, 65_537, 2**31 - 1, 2**31, 2**32 - 1))
+
+
+def _damage(rng: random.Random, data: bytearray) -> None:
+    """One change: a byte, a piece less, a piece twice, a piece more, an end."""
+    at = rng.randrange(len(data) + 1)
+    end = min(len(data), at + rng.choice((1, 1, 2, 4, 16)))
+    match rng.randrange(5):
+        case 0 if at < len(data):
+            data[at] = rng.randrange(256)
+        case 1:
+            del data[at:end]
+        case 2:
+            data[at:at] = data[at:end]
+        case 3:
+            data[at:at] = rng.randbytes(end - at)
+        case _:
+            del data[at:]
+
+
+def _field(rng: random.Random, number: int) -> bytes:
+    """A field of any wire type."""
+    match rng.randrange(4):
+        case 0:
+            return _tag(number, 0) + b"\x01"
+        case 1:
+            return _tag(number, 1) + rng.randbytes(8)
+        case 2:
+            return _tag(number, 2) + b"\x03abc"
+        case _:
+            return _tag(number, 5) + rng.randbytes(4)
+
+
+def _tag(number: int, kind: int) -> bytes:
+    value, out = number << 3 | kind, bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
