@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from importlib.metadata import version
 from typing import Protocol
 from urllib.parse import urlsplit
 
@@ -51,14 +52,15 @@ class Metrics:
     process must not count into each other.
     """
 
-    def __init__(self, registry: CollectorRegistry | None = None, *, version: str = "") -> None:
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = CollectorRegistry() if registry is None else registry
         self._requests = _RequestSeries(self.registry)
         self._sequences = _SequenceSeries(self.registry)
         self._engine = EngineCollector()
         self.registry.register(self._engine)
         ProcessCollector(registry=self.registry)
-        Info("forkdecode_build", "The running server.", registry=self.registry).info({"version": version})
+        build = Info("forkdecode_build", "The running server.", registry=self.registry)
+        build.info({"version": version("forkdecode")})
 
     def watch_engine(self, stats: Callable[[], EngineStats]) -> None:
         """stats: EnginePort.stats, called at each scrape in a thread of the metrics port's."""

@@ -92,7 +92,7 @@ def test_an_unfinished_record_is_dropped_before_more_is_appended(tmp_path: Path)
 def test_nothing_is_appended_to_a_damaged_journal(tmp_path: Path) -> None:
     path = written(tmp_path / "j", b"first", b"second")
     broken = bytearray(path.read_bytes())
-    broken[len(START) + 12] ^= 1
+    broken[len(START)] ^= 1
     path.write_bytes(broken)
     with pytest.raises(InvalidRequestError, match="record 1 at byte 12 is damaged"):
         open_to_append(path)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
@@ -45,7 +48,7 @@ class Scraped:
 
 @pytest.fixture
 def metrics() -> Metrics:
-    return Metrics(version="1.2.3")
+    return Metrics()
 
 
 @pytest.fixture
@@ -88,7 +91,7 @@ def test_one_request_of_three_samples_counts_once_and_its_sequences_thrice(
     assert seen.value("request_queue_seconds_sum", strategy="sample") == 0.5
     assert seen.value("request_time_to_first_token_seconds_sum", strategy="sample") == 0.7
     assert seen.value("request_time_per_token_seconds_sum", strategy="sample") == 0.02
-    assert seen.value("build_info", version="1.2.3") == 1
+    assert seen.value("build_info", version=version("forkdecode")) == 1
 
 
 def test_times_that_a_request_does_not_have_are_not_observed(metrics: Metrics, server: MetricsServer) -> None:
@@ -208,3 +211,16 @@ def test_what_is_no_address_is_refused_by_name(metrics: Metrics, listen: str) ->
 def test_a_port_that_is_taken_is_an_oserror(metrics: Metrics, server: MetricsServer) -> None:
     with pytest.raises(OSError, match="in use"):
         Metrics().start_http(server.address)
+
+
+def test_the_docs_name_every_series_and_no_other(metrics: Metrics, server: MetricsServer) -> None:
+    metrics.watch_engine(lambda: STATS)
+    seen = set()
+    for name, family in Scraped(server).families.items():
+        if name.startswith("forkdecode_"):
+            seen.add(name + ("_total" if family.type == "counter" else ""))
+    text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    tables = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `forkdecode_")]
+    told = {name for cell in tables for name in re.findall(r"`(\w+)`", cell)}
+    assert told == seen - {"forkdecode_build_info"}
+    assert "forkdecode_build_info" in text
