@@ -1,0 +1,110 @@
+"""The memory benchmark: its ideal and its replays against the obvious way, and a run on a tiny model."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks import memory
+from benchmarks.memory_replay import contiguous_tokens, ideal_tokens, replay
+from benchmarks.memory_trace import TRACES, Decoded
+from tests.tiny_model import save_tiny_llama
+
+
+def decoded(seed: int, prompt: int, steps: int, width: int, vocab: int) -> Decoded:
+    """Rows that fork and die at random; the last selection leaves none, as a finished group's does."""
+    rng = np.random.default_rng(seed)
+    rows, parents, tokens = 1, [], []
+    for step in range(steps):
+        after = 0 if step == steps - 1 else width
+        parents.append(rng.integers(0, rows, after).astype(np.int32))
+        tokens.append(rng.integers(0, vocab, after))
+        rows = after
+    return Decoded(prompt, tuple(parents), tuple(tokens))
+
+
+CASES = st.builds(
+    decoded,
+    st.integers(0, 2**31),
+    st.integers(1, 20),
+    st.integers(2, 12),
+    st.integers(1, 5),
+    st.sampled_from([2, 50]),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(CASES)
+def test_the_ideal_is_the_number_of_different_prefixes(case: Decoded) -> None:
+    rows: list[tuple[int, ...]] = [()]
+    expected = []
+    for parents, tokens in zip(case.parents, case.tokens, strict=True):
+        prefixes = {row[:end] for row in rows for end in range(1, len(row) + 1)}
+        expected.append(case.prompt_len + len(prefixes))
+        rows = [(*rows[p], t) for p, t in zip(parents.tolist(), tokens.tolist(), strict=True)]
+    assert ideal_tokens(case).tolist() == expected
+
+
+@settings(max_examples=60, deadline=None)
+@given(CASES, st.sampled_from([1, 2, 4, 16]))
+def test_no_block_size_stores_less_than_the_ideal(case: Decoded, block_size: int) -> None:
+    counts = replay(case, block_size)
+    stored = counts.unique_blocks * block_size - counts.wasted_slots
+    assert stored >= ideal_tokens(case).sum()
+
+
+def test_forks_of_different_tokens_with_blocks_of_one_token_are_ideal() -> None:
+    case = decoded(1, 7, 30, 6, vocab=10**9)
+    counts = replay(case, 1)
+    assert counts.unique_blocks == ideal_tokens(case).sum()
+    assert counts.copies == counts.wasted_slots == 0
+
+
+def test_contiguous_caches_hold_every_row_from_the_start() -> None:
+    case = decoded(1, 7, 3, 4, vocab=9)
+    assert contiguous_tokens(case, reserved=False).tolist() == [32, 36, 40]
+    assert contiguous_tokens(case, reserved=True).tolist() == [40, 40, 40]
+
+
+@pytest.mark.parametrize("name", TRACES)
+@pytest.mark.parametrize("count", [4, 24, 1000])
+def test_lengths_have_the_means_of_the_trace(name: str, count: int) -> None:
+    trace = TRACES[name]
+    prompts, outputs = trace.lengths(count, seed=3)
+    assert prompts.mean() == pytest.approx(trace.prompt_mean, rel=0.03)
+    assert outputs.mean() == pytest.approx(trace.output_mean, rel=0.03)
+    assert (trace.lengths(count, seed=3)[0] == prompts).all()
+
+
+@pytest.mark.timeout(120)
+def test_a_run_agrees_with_its_replay(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """measured() compares the two and stops the benchmark where they differ."""
+    model = save_tiny_llama(tmp_path_factory.mktemp("model"), max_position_embeddings=4096)
+    file = tmp_path / "memory.jsonl"
+    common = ["memory", "--model", str(model), "--trace", "alpaca", "--record", str(file)]
+    common += ["--tokens", "8000", "--width"]
+    monkeypatch.setattr(sys, "argv", [*common, "4", "--rows", "12"])
+    memory.main()
+    monkeypatch.setattr(
+        sys, "argv", [*common, "2", "--part", "curve", "--kind", "beam", "--requests", "3", "--gap", "9"]
+    )
+    memory.main()
+    sample, beam, curve = (json.loads(line)["result"] for line in file.read_text().splitlines())
+    assert sample["requests"] == beam["requests"] == 3
+    assert 0 < sample["saving"] < beam["saving"] < 1
+    for found in (sample, beam):
+        assert found["block_sizes"]["16"]["saving"] == pytest.approx(found["saving"], abs=0.01)
+        savings = [found["block_sizes"][str(size)]["saving"] for size in memory.BLOCK_SIZES]
+        assert savings == sorted(savings, reverse=True)
+        assert 1 <= found["block_sizes"]["1"]["blocks_over_ideal"] < 1.2
+    assert len(curve["unique"]) == len(curve["ideal"]) > 40
+    held = np.array(curve["unique"][1:-1])
+    assert (held <= np.array(curve["unshared"][1:-1])).all()
