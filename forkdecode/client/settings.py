@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeAlias
 
 import grpc
@@ -54,15 +55,17 @@ class Tls:
 
 def _pem(name: str, value: object) -> bytes | None:
     allowed = "the path of a PEM file, or its bytes"
-    if value is None or isinstance(value, bytes):
-        return value
-    if not isinstance(value, (str, os.PathLike)):
-        raise invalid(name, f"{shown(value)} is no file", allowed)
-    try:
-        with open(value, "rb") as file:
-            return file.read()
-    except (OSError, ValueError) as error:
-        raise invalid(name, f"cannot be read: {error}", allowed) from error
+    if value is None:
+        return None
+    content = value
+    if isinstance(value, (str, os.PathLike)):
+        try:
+            content = Path(value).read_bytes()
+        except (OSError, ValueError) as error:
+            raise invalid(name, f"cannot be read: {error}", allowed) from error
+    if not isinstance(content, bytes) or b"-----BEGIN" not in content:
+        raise invalid(name, "holds no PEM" if isinstance(content, bytes) else "is no file", allowed)
+    return content
 
 
 @dataclass(frozen=True, slots=True)

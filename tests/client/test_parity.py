@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import defaultdict
 from dataclasses import replace
 from typing import Any
@@ -81,21 +82,24 @@ OPTIONS = st.fixed_dictionaries(
         "forced_prefix": st.sampled_from(["", "he", (7, 8)]),
         "logprobs": st.sampled_from([None, 0, 3]),
         "priority": st.integers(-3, 3),
-        # Another for each example: what is cached would differ between the first and the second.
-        "cache_salt": st.uuids().map(str),
     },
 )
 ASKED = st.sampled_from([PROMPT, "é ü", (5, 6, 7), [{"role": "user", "content": "hello"}]])
 
 
+SALTS = itertools.count()
+
+
 def plain(result: DecodeResult) -> DecodeResult:
-    """All but what may differ between two equal requests: id, times, and what the cache held."""
-    usage = replace(
-        result.usage, cached_tokens=0, queue_time=0, time_to_first_token=0, time_per_token=0, total_time=0,
-        steps=0, peak_unique_blocks=0, unique_block_steps=0, unshared_block_steps=0, copies=0,
-        peak_unshared_blocks=0,
-    )  # fmt: skip
-    return replace(result, request_id="", usage=usage)
+    """All but what differs between two equal requests: id and times."""
+    times = ("queue_time", "time_to_first_token", "time_per_token", "total_time")
+    assert all(getattr(result.usage, name) >= 0 for name in times)
+    return replace(result, request_id="", usage=replace(result.usage, **dict.fromkeys(times, 0.0)))
+
+
+def fresh(options: dict[str, Any]) -> dict[str, Any]:
+    """The same options, with nothing in the prefix cache: hits show in the usage, and in last bits."""
+    return {**options, "cache_salt": f"fresh {next(SALTS)}"}
 
 
 def outcome(call: Any) -> Any:
@@ -107,29 +111,14 @@ def outcome(call: Any) -> Any:
         return type(error), error.field, error.limit, partial
 
 
-def chosen(strategy: Any, options: dict[str, Any]) -> dict[str, Any]:
-    return {"strategy": strategy, **options}
-
-
 @given(prompt=ASKED, strategy=ANY, options=OPTIONS)
 @settings(max_examples=60)
 def test_results(engine: LLM, shared_client: Client, prompt: Any, strategy: Any, options: Any) -> None:
-    here = outcome(lambda: engine.decode(prompt, **chosen(strategy, options)))
-    assert outcome(lambda: shared_client.decode(prompt, **chosen(strategy, options))) == here
+    here = outcome(lambda: engine.decode(prompt, strategy, **fresh(options)))
+    there = outcome(lambda: shared_client.decode(prompt, strategy, **fresh(options)))
+    assert here == there
     if isinstance(here, DecodeResult):
         assert here.strategy == strategy
-
-
-def test_usage_is_the_same_too(client: Client, llm: LLM) -> None:
-    for salt, strategy in enumerate(STRATEGIES.values()):
-        usage = [
-            one.decode(PROMPT, strategy, max_tokens=6, cache_salt=f"{salt}{type(one)}").usage
-            for one in (client, llm)
-        ]
-        times = ("queue_time", "time_to_first_token", "time_per_token", "total_time")
-        here, there = (replace(one, **dict.fromkeys(times, 0.0)) for one in usage)
-        assert here == there
-        assert all(getattr(one, name) >= 0 for one in usage for name in times)
 
 
 def told(events: list[Event]) -> dict[Any, Any]:
@@ -156,7 +145,7 @@ def test_streams(engine: LLM, shared_client: Client, prompt: Any, strategy: Any,
     streams = []
     for one in (engine, shared_client):
         try:
-            streams.append(list(one.stream(prompt, request_id="mine", **chosen(strategy, options))))
+            streams.append(list(one.stream(prompt, strategy, request_id="mine", **fresh(options))))
         except ForkdecodeError as error:
             streams.append([type(error), error.field])  # type: ignore[list-item]
     here, there = streams
@@ -175,7 +164,7 @@ def test_a_bad_scorer(client: Client, llm: LLM, scorer: Any) -> None:
     errors = []
     for one in (client, llm):
         with pytest.raises(GroupFailedError, match="rank_by: the scorer failed") as caught:
-            one.decode(PROMPT, strategy, max_tokens=6, request_id="mine")
+            one.decode(PROMPT, strategy, request_id="mine", **fresh({"max_tokens": 6}))
         errors.append(caught.value)
     there, here = errors
     assert (str(there), there.field, there.request_id) == (str(here), here.field, here.request_id)
@@ -194,7 +183,8 @@ def test_a_scorer_sees_all_that_finished(client: Client, llm: LLM, first: int) -
         return by_length(candidates)
 
     strategy = BestOf(best_of=8, n=1, seed=5, first_finished=first, rank_by=scorer)
-    results = [one.decode(PROMPT, strategy, max_tokens=60, logit_bias={EOS_ID: 2.0}) for one in (client, llm)]
+    options = {"max_tokens": 60, "logit_bias": {EOS_ID: 2.0}}
+    results = [one.decode(PROMPT, strategy, **fresh(options)) for one in (client, llm)]
     assert seen[0] == seen[1]
     assert results[0].candidates == results[1].candidates
     assert results[0].strategy == strategy
@@ -236,7 +226,7 @@ def test_prompts_of_any_kind(client: Client, llm: LLM) -> None:
         assert client.decode(prompt, max_tokens=2).prompt_token_ids == (5, 6, 7)  # type: ignore[call-overload]
     batch: list[Any] = ["a", [5, 6], [{"role": "user", "content": "x"}]]
     several: list[Strategy] = [Greedy(), Beam(width=2), Sample(n=2, seed=1)]
-    here, there = (one.decode(batch, several, max_tokens=3) for one in (llm, client))
+    here, there = (one.decode(batch, several, **fresh({"max_tokens": 3})) for one in (llm, client))
     assert [plain(r) for r in here] == [plain(r) for r in there]
     assert client.decode([]) == []
 
@@ -249,8 +239,8 @@ def test_messages_that_cannot_be_sent(client: Client) -> None:
 
 
 def test_scores(client: Client, llm: LLM) -> None:
-    more: dict[str, Any] = {"top_logprobs": 2, "cache_salt": "s"}
-    here, there = (one.score(PROMPT, ["a", [5, 6], "hello"], **more) for one in (llm, client))
+    pieces = ["a", [5, 6], "hello"]
+    here, there = (one.score(PROMPT, pieces, **fresh({"top_logprobs": 2})) for one in (llm, client))
     assert here.continuations == there.continuations
     assert here.prompt_token_ids == there.prompt_token_ids
     assert client.score("a", ["b"], request_id="mine").request_id == "mine"
@@ -288,16 +278,17 @@ def test_coroutines(llm: LLM, server: Running) -> None:
         async with await AsyncClient.create(server.address) as client:
             assert client.info.vocab_size == len(VOCAB)
             found = await asyncio.gather(
-                *(client.decode(PROMPT, s, max_tokens=6) for s in STRATEGIES.values())
+                *(client.decode(PROMPT, s, **fresh({"max_tokens": 6})) for s in STRATEGIES.values())
             )
             for strategy, result in zip(STRATEGIES.values(), found, strict=True):
-                assert plain(result) == plain(llm.decode(PROMPT, strategy, max_tokens=6))
-            events = [e async for e in client.stream(PROMPT, STRATEGIES["sample"], max_tokens=6)]
-            assert told(events) == told(list(llm.stream(PROMPT, STRATEGIES["sample"], max_tokens=6)))
+                assert plain(result) == plain(llm.decode(PROMPT, strategy, **fresh({"max_tokens": 6})))
+            strategy = STRATEGIES["sample"]
+            events = [e async for e in client.stream(PROMPT, strategy, **fresh({"max_tokens": 6}))]
+            assert told(events) == told(list(llm.stream(PROMPT, strategy, **fresh({"max_tokens": 6}))))
             with pytest.raises(GroupFailedError, match="the scorer failed"):
                 await client.decode(PROMPT, BestOf(seed=1, rank_by=BAD["raises"]), max_tokens=3)
-            score = await client.score("a", ["b", "c"])
-            assert score.continuations == llm.score("a", ["b", "c"]).continuations
+            score = await client.score("a", ["b", "c"], **fresh({}))
+            assert score.continuations == llm.score("a", ["b", "c"], **fresh({})).continuations
             assert await client.detokenize(await client.tokenize("abc")) == "abc"
             assert (await client.stats()).total_blocks == llm.stats().total_blocks
 

@@ -1,0 +1,303 @@
+"""Cancelling, closing, dropping, forking; many threads; connections with tokens and TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import hashlib
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from forkdecode import (
+    LLM,
+    AsyncClient,
+    AuthenticationError,
+    CancelledError,
+    Client,
+    EngineClosedError,
+    Greedy,
+    InvalidRequestError,
+    Sample,
+    Started,
+    Tls,
+    UnavailableError,
+)
+from forkdecode.client.loop_thread import LoopThread
+from forkdecode.server.auth import Caller, TokenBook
+from forkdecode.server.tls import TlsFiles
+from tests.client.conftest import settle
+from tests.llm.models import PROMPT, outcome
+from tests.server.servers import Running, running_server
+
+PEM = b"-----BEGIN CERTIFICATE-----"
+LONG: dict[str, Any] = {"max_tokens": 450, "ignore_eos": True}
+
+
+def clients() -> int:
+    return sum(thread.name == "forkdecode-client" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("how", ["close", "with", "drop"])
+def test_a_stream_that_is_given_up_ends_its_request(client: Client, llm: LLM, how: str) -> None:
+    stream: Any = client.stream(PROMPT, **LONG)
+    assert isinstance(next(stream), Started)
+    if how == "close":
+        stream.close()
+        assert list(stream) == []
+    elif how == "with":
+        with stream:
+            next(stream)
+    else:
+        del stream
+        gc.collect()
+    settle(llm)
+
+
+def test_handles(client: Client, llm: LLM) -> None:
+    handle = client.submit(PROMPT, request_id="mine", **LONG)
+    assert handle.request_id == "mine"
+    with pytest.raises(TimeoutError, match="not done after 0 s"):
+        handle.result(0)
+    handle.cancel()
+    with pytest.raises(CancelledError) as caught:
+        handle.result(60)
+    assert caught.value.request_id == "mine"
+    handle.cancel()
+    done = client.submit(PROMPT, max_tokens=3, stream=True)
+    events = list(done)
+    assert done.done
+    assert done.result() == events[-1].result  # type: ignore[union-attr]
+    done.cancel()
+    settle(llm)
+
+
+def test_the_first_error_of_a_list_ends_the_others(client: Client, llm: LLM) -> None:
+    with pytest.raises(InvalidRequestError, match="stop_token_ids"):
+        client.decode(["a", [1] * 20, "b"], **LONG, stop_token_ids=[9999])
+    settle(llm)
+
+
+def test_many_threads(client: Client, llm: LLM) -> None:
+    expected = outcome(llm.decode(PROMPT, Sample(n=2, seed=1), max_tokens=6))
+    found = []
+
+    def work() -> None:
+        for _ in range(3):
+            found.append(outcome(client.decode(PROMPT, Sample(n=2, seed=1), max_tokens=6)))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [expected] * 24
+
+
+def test_closing_ends_what_runs(server: Running, llm: LLM) -> None:
+    client = Client(server.address)
+    handle = client.submit(PROMPT, **LONG)
+    stream = client.stream(PROMPT, **LONG)
+    next(stream)
+    client.close()
+    client.close()
+    with pytest.raises(EngineClosedError):
+        handle.result(60)
+    with pytest.raises(EngineClosedError):
+        list(stream)
+    for call in (lambda: client.decode("a"), client.stats, lambda: client.submit("a")):
+        with pytest.raises(EngineClosedError, match="closed"):
+            call()
+    settle(llm)
+
+
+def test_a_dropped_client_closes_itself(server: Running) -> None:
+    before = clients()
+    client: Any = Client(server.address)
+    handle: Any = client.submit("a", max_tokens=3)
+    assert clients() == before + 1
+    del client
+    gc.collect()
+    assert handle.result(60).candidates
+    del handle
+    gc.collect()
+    assert clients() == before
+
+
+def test_after_a_fork_the_child_is_told(client: Client) -> None:
+    client.decode("a", max_tokens=1)
+    handle = client.submit("a", max_tokens=2)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        told = b""
+        for call in (lambda: client.decode("a"), client.stats, client.close, handle.cancel):
+            try:
+                call()
+                told += b"-"
+            except UnavailableError as error:
+                told += b"U" if "forked" in str(error) else b"?"
+        os.write(write, told)
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read, 99) == b"UU--"
+    os.close(read)
+    os.close(write)
+    assert handle.result(60)
+    assert client.decode("a", max_tokens=1).candidates
+
+
+def test_a_loop_thread_ends_whatever_waits_for_it() -> None:
+    loop = LoopThread()
+    running = threading.Event()
+
+    async def forever() -> None:
+        running.set()
+        await asyncio.Event().wait()
+
+    async def nothing() -> None:
+        return None
+
+    errors: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            loop.call(forever)
+        except EngineClosedError as error:
+            errors.append(error)
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    assert running.wait(60)
+    loop.stop(nothing)
+    loop.stop(nothing)
+    waiter.join()
+    assert len(errors) == 1
+    with pytest.raises(EngineClosedError):
+        loop.call(nothing)
+
+
+# -- coroutines ---------------------------------------------------------------------------------------
+
+
+def test_who_stops_waiting_stops_the_work(server: Running, llm: LLM) -> None:
+    async def work() -> None:
+        async with AsyncClient(server.address) as client:
+            with pytest.raises(UnavailableError, match="not been asked"):
+                _ = client.info
+            task = asyncio.create_task(client.decode(["a", "b"], **LONG))
+            while (await client.stats()).running_groups < 2:
+                pass
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            while (await client.stats()).running_groups:
+                pass
+            stream = client.stream(PROMPT, **LONG)
+            assert isinstance(await anext(stream), Started)
+            await stream.aclose()
+            while (await client.stats()).running_groups:
+                pass
+            handle = await client.submit(PROMPT, **LONG)
+        with pytest.raises(EngineClosedError):
+            await handle.result()
+        with pytest.raises(EngineClosedError):
+            await client.decode("a")
+
+    asyncio.run(work())
+    settle(llm)
+
+
+def test_one_loop_alone(server: Running, llm: LLM) -> None:
+    client = AsyncClient(server.address)
+
+    async def use() -> None:
+        await client.decode("a", max_tokens=1)
+
+    async def end() -> None:
+        await use()
+        await client.close()
+
+    async def other() -> None:
+        with pytest.raises(UnavailableError, match="event loop"):
+            await use()
+
+    with asyncio.Runner() as first, asyncio.Runner() as second:
+        first.run(use())
+        second.run(other())
+        first.run(end())
+
+
+# -- connections --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"address": ""}, "address"), ({"address": 5}, "address"), ({"token": ""}, "token"),
+        ({"token": "a b"}, "token"), ({"token": "ü"}, "token"), ({"token": "a\nb"}, "token"),
+        ({"tls": True}, "tls"), ({"timeout": 0}, "timeout"), ({"timeout": -1}, "timeout"),
+        ({"timeout": float("nan")}, "timeout"), ({"retries": -1}, "retries"), ({"retries": None}, "retries"),
+    ],
+)  # fmt: skip
+def test_settings(settings: dict[str, Any], field: str) -> None:
+    for kind in (Client, AsyncClient):
+        with pytest.raises(InvalidRequestError) as caught:
+            kind(**settings)
+        assert caught.value.field == field
+
+
+def test_tls_settings(tmp_path: Path) -> None:
+    for settings, field in (
+        ({"ca": tmp_path / "nothing"}, "ca"), ({"ca": 5}, "ca"), ({"ca": b"x"}, "ca"),
+        ({"cert": PEM}, "key"), ({"key": PEM}, "cert"),
+    ):  # fmt: skip
+        with pytest.raises(InvalidRequestError) as caught:
+            Tls(**settings)  # type: ignore[arg-type]
+        assert caught.value.field == field
+    assert "secret" not in repr(Tls(cert=PEM, key=PEM + b"secret"))
+
+
+def test_a_timeout_of_a_call(client: Client) -> None:
+    for wrong in (0, -3, "1", float("inf")):
+        with pytest.raises(InvalidRequestError) as caught:
+            client.decode("a", timeout=wrong)  # type: ignore[call-overload]
+        assert caught.value.field == "timeout"
+
+
+def test_nobody_there() -> None:
+    with Client("127.0.0.1:9", retries=1) as client:
+        with pytest.raises(UnavailableError) as caught:
+            client.decode("a", Greedy(), request_id="mine")
+        assert caught.value.request_id == "mine"
+
+
+def test_tokens_and_tls(engine: LLM, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    cert, mine = authority.issue_cert("localhost", "127.0.0.1"), authority.issue_cert("me@example.org")
+    paths = {name: tmp_path / f"{name}.pem" for name in ("ca", "cert", "key", "tokens")}
+    authority.cert_pem.write_to_path(paths["ca"])
+    cert.cert_chain_pems[0].write_to_path(paths["cert"])
+    cert.private_key_pem.write_to_path(paths["key"])
+    book = TokenBook({hashlib.sha256(b"secret-token-of-mine").digest(): Caller("me")})
+    files = TlsFiles(paths["cert"], paths["key"], client_ca=paths["ca"])
+    with running_server(engine, tls=files, tokens=book) as running:
+        own = {"cert": mine.cert_chain_pems[0].bytes(), "key": mine.private_key_pem.bytes()}
+        for tls in (Tls(ca=paths["ca"], **own), Tls(ca=authority.cert_pem.bytes(), **own)):
+            with Client(running.address, tls=tls, token="secret-token-of-mine") as client:
+                assert client.decode("a", max_tokens=2).candidates
+        with (
+            Client(running.address, tls=tls, token="another", retries=2) as client,
+            pytest.raises(AuthenticationError),
+        ):
+            client.decode("a")
+        for other in (None, Tls(ca=paths["ca"]), Tls(ca=trustme.CA().cert_pem.bytes(), **own)):
+            with (
+                Client(running.address, tls=other, token="secret-token-of-mine", retries=0) as client,
+                pytest.raises(UnavailableError),
+            ):
+                client.decode("a")
