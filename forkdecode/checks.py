@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, TypeGuard, cast
 
 from forkdecode.errors import InvalidRequestError, invalid
 
@@ -90,9 +90,19 @@ def check_items(name: str, value: object, of: str) -> list[object]:
     return list(value)
 
 
+def are_ids(items: Sequence[object], size: int = MAX_INT + 1) -> TypeGuard[Sequence[int]]:
+    """Whether all are Python's integers from 0 to size - 1. Of a million items this knows within tens of
+    milliseconds what a check of each takes seconds for."""
+    if not set(map(type, items)) <= {int}:
+        return False
+    numbers = cast(Sequence[int], items)
+    return not numbers or (min(numbers) >= 0 and max(numbers) < size)
+
+
 def check_token_ids(name: str, value: object) -> tuple[int, ...]:
     """Raises InvalidRequestError unless `value` lists integers of at least 0."""
-    return tuple(check_int(name, token, 0) for token in check_items(name, value, "token ids"))
+    items = check_items(name, value, "token ids")
+    return tuple(items) if are_ids(items) else tuple(check_int(name, token, 0) for token in items)
 
 
 def check_words(name: str, value: object) -> tuple[str | tuple[int, ...], ...]:

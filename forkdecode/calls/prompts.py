@@ -6,7 +6,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, SupportsIndex, TypeAlias
 
-from forkdecode.checks import MAX_INT, check_unicode, shown
+from forkdecode.checks import MAX_INT, are_ids, check_unicode, shown
 from forkdecode.errors import invalid
 from forkdecode.types import Message, Prompt
 
@@ -33,7 +33,7 @@ def plain_prompt(prompt: Prompt, *, chat: bool = False, vocab_size: int = MAX_IN
         raise invalid("chat", "token ids are not a chat", "a text or chat messages")
     if not items:
         raise invalid("prompt", "is empty", "at least one token")
-    return tuple(_checked_id(item, vocab_size) for item in items)
+    return tuple(items) if are_ids(items, vocab_size) else tuple(_checked_id(i, vocab_size) for i in items)
 
 
 def check_messages(messages: Sequence[Message]) -> None:

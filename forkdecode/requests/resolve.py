@@ -12,6 +12,7 @@ import numpy as np
 
 from forkdecode.calls.arguments import check_options, check_strategy
 from forkdecode.calls.scoring import ScoreArguments
+from forkdecode.checks import are_ids
 from forkdecode.errors import InvalidRequestError, invalid
 from forkdecode.model.info import ModelInfo
 from forkdecode.model.tokenizer import encode_plain, encode_prompt
@@ -161,7 +162,7 @@ class Resolver:
 
     def _ids(self, field: str, ids: Sequence[int]) -> I64:
         size = self._info.vocab_size
-        for token in ids:
+        for token in () if are_ids(ids, size) else ids:
             if not 0 <= token < size:
                 raise invalid(field, f"{token} is not a token id", f"integers from 0 to {size - 1}")
         return np.array(sorted(set(ids)), np.int64)
