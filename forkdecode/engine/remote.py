@@ -29,7 +29,8 @@ class EngineProcess:
     model, dtype, device, max_positions: see model.loader.load. threads: torch's; None takes the cores
     that the process may use. journal: a file that the process writes its step journal to. restart:
     whether a process that dies is followed by another; its running requests end with EngineClosedError
-    in any case. An EngineProcess that nobody refers to any more ends its process.
+    in any case. flush: called when the sinks have got all that a step reported, in their thread; must not
+    block. An EngineProcess that nobody refers to any more ends its process.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class EngineProcess:
         config: EngineConfig | None = None,
         journal: Path | None = None,
         restart: bool = True,
+        flush: Callable[[], None] = lambda: None,
     ) -> None:
         if not isinstance(model, (str, os.PathLike)) or not os.fspath(model):
             raise invalid("model", f"{shown(model)} is no model", "a name or a folder")
@@ -56,7 +58,7 @@ class EngineProcess:
             scratch="",
             journal=None if journal is None else str(journal),
         )
-        self._supervisor = Supervisor(start, restart)
+        self._supervisor = Supervisor(start, restart, flush)
         self._thread = threading.Thread(
             target=self._supervisor.run, name="forkdecode-engine-process", daemon=True
         )

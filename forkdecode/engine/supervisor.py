@@ -40,12 +40,14 @@ _log = structlog.get_logger("forkdecode.engine")
 
 class Supervisor:
     """What runs in the thread, and what the thread shares with callers. start: the first message to each
-    process, its scratch folder left open. See EngineProcess for what its methods promise."""
+    process, its scratch folder left open. flush: called in the thread when the sinks have got all that a
+    step reported. See EngineProcess for what its methods promise."""
 
-    def __init__(self, start: Start, restart: bool) -> None:
+    def __init__(self, start: Start, restart: bool, flush: Callable[[], None] = lambda: None) -> None:
         self.started: Future[Hello] = Future()
         self._start = start
         self._restart = restart
+        self._flush = flush
         self._lock = threading.Lock()
         self._child: Child | None = None
         self._serving = False
@@ -209,6 +211,7 @@ class Supervisor:
                 if isinstance(event, Refused) and isinstance(event.error, EngineClosedError):
                     event.error.retry_after = self._retry_after()
             self._jobs.deliver(message.events)
+            self._flush()
         elif isinstance(message, Stats):
             with self._lock:
                 answer = self._asked.pop(message.number, None)
@@ -236,6 +239,7 @@ class Supervisor:
             job.sink(
                 EngineClosedError(f"{text} before the request finished", request_id=name, retry_after=retry)
             )
+        self._flush()
         for answer in asked:
             answer.set_exception(EngineClosedError(text, retry_after=retry))
         if not closed:

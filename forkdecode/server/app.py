@@ -104,7 +104,7 @@ class Server:
         """Serves `backend` on the port that bind() took."""
         recorder = Recorder(self._log, self._metrics)
         self._servicer = Servicer(
-            backend.engine,
+            backend,
             RequestMaker(backend.tokenizer, backend.info),
             _served_model(backend, self._settings),
             Guard(self._settings.tokens, self._running, recorder),

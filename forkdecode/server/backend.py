@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from forkdecode.engine.port import EnginePort
 from forkdecode.engine.sizing import Capacity
+from forkdecode.engine.supervisor import EngineState
 from forkdecode.model.info import ModelInfo
 
-EngineState: TypeAlias = Literal["starting", "serving", "down"]
+__all__ = ["Backend", "EngineState", "StepBell", "Watch", "always_serving"]
+
 Watch: TypeAlias = Callable[[Callable[[EngineState], None]], None]
 """Gives its argument the engine's state now and at every change, in any thread."""
 
@@ -20,12 +22,32 @@ def always_serving(heard: Callable[[EngineState], None]) -> None:
     heard("serving")
 
 
+class StepBell:
+    """Rung by an engine's thread when the sinks have got all that a step reported."""
+
+    def __init__(self) -> None:
+        self._heard: Callable[[], None] = lambda: None
+
+    def ring(self) -> None:
+        """From any thread; never blocks."""
+        self._heard()
+
+    def connect(self, heard: Callable[[], None]) -> None:
+        """Who is to hear it, before there are any requests."""
+        self._heard = heard
+
+
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """An engine that runs, the model that it serves, and transformers' tokenizer or None."""
+    """An engine that runs, the model that it serves, and transformers' tokenizer or None.
+
+    bell: rung after each step, so that its events are taken as a whole; without one they are taken as
+    they come, and a step may be sent in pieces.
+    """
 
     engine: EnginePort
     info: ModelInfo
     capacity: Capacity
     tokenizer: Any | None
     watch: Watch = always_serving
+    bell: StepBell | None = None

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
-from forkdecode.engine.port import EnginePort, Job
+from forkdecode.engine.port import Job
 from forkdecode.errors import ForkdecodeError
 from forkdecode.requests.prepare import Prepared, RequestMaker
 from forkdecode.requests.score import PreparedScore
@@ -23,6 +23,7 @@ from forkdecode.rpc.v1 import decode_pb2 as pb
 from forkdecode.scheduler.events import GroupEvent
 from forkdecode.scheduler.request import DecodeRequest
 from forkdecode.server.auth import Caller
+from forkdecode.server.backend import Backend
 from forkdecode.server.guard import Context, Guard
 from forkdecode.server.record import CallRecord, Recorder
 from forkdecode.server.running import Charge, Running
@@ -37,7 +38,7 @@ class Servicer:
 
     def __init__(
         self,
-        engine: EnginePort,
+        backend: Backend,
         requests: RequestMaker,
         model: ServedModel,
         guard: Guard,
@@ -47,7 +48,7 @@ class Servicer:
         stall_timeout: float,
         log_prompts: bool = False,
     ) -> None:
-        self._engine = engine
+        self._engine = backend.engine
         self._requests = requests
         self._model = model
         self._guard = guard
@@ -55,7 +56,7 @@ class Servicer:
         self._recorder = recorder
         self._stall_timeout = stall_timeout
         self._log_prompts = log_prompts
-        self._courier = Courier(asyncio.get_running_loop())
+        self._courier = Courier(asyncio.get_running_loop(), backend.bell)
         # Two: a long prompt that is tokenised must not keep all others waiting to be checked.
         self._workers = ThreadPoolExecutor(2, thread_name_prefix="forkdecode-requests")
         # Apart: stats wait for the engine's step.
@@ -194,6 +195,8 @@ class Servicer:
                     self._engine.cancel(request)
 
     async def _stream(self, outbox: Outbox, context: Context) -> None:
+        # By itself: were it part of a first message that is never taken, no status could follow it.
+        await context.send_initial_metadata(())
         name, is_last = outbox.request.request_id, False
         while not is_last:
             batch = await outbox.take()

@@ -7,7 +7,7 @@ loop events become what callers see, and wait merged until the reader takes them
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from forkdecode.results import Delta, Event
 from forkdecode.rpc.coalesce import Coalescer
 from forkdecode.scheduler.events import GroupEvent, GroupFailed, GroupFinished
 from forkdecode.scheduler.request import DecodeRequest
+from forkdecode.server.backend import StepBell
 
 Last: TypeAlias = GroupFinished | GroupFailed | ForkdecodeError
 Read: TypeAlias = Callable[[GroupEvent | ForkdecodeError], list[Event]]
@@ -31,34 +32,50 @@ _LOGPROB_BYTES = 128
 _SMALL_RESULT = 2000
 """Tokens of a result that is turned into text in the loop: 2 ms at most."""
 
+_Letter: TypeAlias = "tuple[Outbox, GroupEvent | ForkdecodeError]"
+
 
 class Courier:
-    """Brings events of all requests into the loop: one wake-up for however many have gathered."""
+    """Brings events of all requests into the loop: one wake-up for however many have gathered.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    bell: what tells the end of a step; events are brought then. Without one they are brought at once.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, bell: StepBell | None = None) -> None:
         self._loop = loop
-        self._gathered: deque[tuple[Outbox, GroupEvent | ForkdecodeError]] = deque()
-        self._woken = False
+        self._lock = threading.Lock()
+        self._gathered: list[_Letter] = []
+        """Of a step that has not ended."""
+        self._ready: list[_Letter] = []
+        self._is_woken = False
+        self._at_once = bell is None
+        if bell is not None:
+            bell.connect(self._send)
 
     def put(self, outbox: Outbox, event: GroupEvent | ForkdecodeError) -> None:
         """From any thread; never blocks."""
-        self._gathered.append((outbox, event))
-        if not self._woken:
-            self._woken = True
-            try:
-                self._loop.call_soon_threadsafe(self._wait_a_turn)
-            except RuntimeError:  # the loop has been closed: nobody reads any more
-                self._gathered.clear()
+        with self._lock:
+            self._gathered.append((outbox, event))
+        if self._at_once:
+            self._send()
 
-    def _wait_a_turn(self) -> None:
-        # Waking the loop takes the interpreter from the engine's thread in the midst of a step's events.
-        # The loop gives it back before its next turn, so that the step comes as a whole.
-        self._loop.call_soon(self._deliver)
+    def _send(self) -> None:
+        with self._lock:
+            self._ready += self._gathered
+            self._gathered.clear()
+            if not self._ready or self._is_woken:
+                return
+            self._is_woken = True
+        try:
+            self._loop.call_soon_threadsafe(self._deliver)
+        except RuntimeError:  # the loop has been closed: nobody reads any more
+            self._ready.clear()
 
     def _deliver(self) -> None:
-        self._woken = False  # before the list is read: who appends after that wakes again
-        while self._gathered:
-            outbox, event = self._gathered.popleft()
+        with self._lock:
+            self._is_woken = False
+            letters, self._ready = self._ready, []
+        for outbox, event in letters:
             outbox.deliver(event)
 
 

@@ -28,19 +28,42 @@ from tests.llm.models import TOKENIZER, tiny_llama
 LOOPBACK = "127.0.0.1:0"
 
 
+class Log(io.StringIO):
+    """A server's log, for readers of other threads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._grown = threading.Condition()
+
+    def write(self, text: str) -> int:
+        with self._grown:
+            self._grown.notify_all()
+            return super().write(text)
+
+    def lines(self, event: str, count: int = 0) -> list[dict[str, Any]]:
+        """The lines of one kind, once there are at least `count`."""
+
+        def found() -> list[dict[str, Any]]:
+            every = [json.loads(line) for line in self.getvalue().splitlines()]
+            return [line for line in every if line["event"] == event]
+
+        with self._grown:
+            assert self._grown.wait_for(lambda: len(found()) >= count, 60), self.getvalue()
+            return found()
+
+
 @dataclass
 class Running:
     """A server, where it listens, and its log."""
 
     address: str
     server: Server
-    log: io.StringIO
+    log: Log
     loop: asyncio.AbstractEventLoop = field(repr=False)
 
-    def lines(self, event: str) -> list[dict[str, Any]]:
-        """The log's lines of one kind."""
-        found = [json.loads(line) for line in self.log.getvalue().splitlines()]
-        return [line for line in found if line["event"] == event]
+    def lines(self, event: str, count: int = 0) -> list[dict[str, Any]]:
+        """The log's lines of one kind, once there are at least `count`."""
+        return self.log.lines(event, count)
 
     def channel(self, **options: int) -> grpc.Channel:
         """A blocking channel; options as gRPC names them without "grpc."."""
@@ -70,7 +93,7 @@ async def serving(
     backend: Backend | LLM, *, metrics: Metrics | None = None, **settings: Any
 ) -> AsyncIterator[Running]:
     """A server in the running loop, on a free port of loopback unless `listen` says otherwise."""
-    log = io.StringIO()
+    log = Log()
     found = backend_of(backend) if isinstance(backend, LLM) else backend
     server = Server(ServerSettings(**{"listen": LOOPBACK, **settings}), json_logger(log), metrics)
     address = server.bind()

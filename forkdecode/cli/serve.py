@@ -1,0 +1,115 @@
+"""`forkdecode serve`: an engine process and the server before it, until a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from forkdecode.checks import check_float, keep
+from forkdecode.cli.run import INTERRUPTED
+from forkdecode.config import EngineConfig
+from forkdecode.engine.remote import EngineProcess
+from forkdecode.server.app import Server, ServerSettings
+from forkdecode.server.backend import Backend, StepBell
+from forkdecode.server.log import configure_logs, json_logger
+from forkdecode.server.metrics import Metrics, MetricsServer
+
+_PROCESS_FLAGS = ("model", "dtype", "device", "threads", "max_positions")
+
+
+@dataclass(frozen=True, slots=True)
+class ServePlan:
+    """What the flags ask for. engine: the engine's flags that were given. grace: seconds that running
+    requests get to finish once the server is told to stop."""
+
+    engine: Mapping[str, Any]
+    settings: ServerSettings
+    metrics_listen: str | None
+    journal: Path | None
+    grace: float
+
+    def __post_init__(self) -> None:
+        keep(self, "grace", check_float, 0.0, 1e6)
+        self.settings.address()  # a wrong one is said before a model is loaded
+
+    def engine_process(self, bell: StepBell) -> EngineProcess:
+        """The engine, not started yet. Raises InvalidRequestError for a wrong flag."""
+        process = {name: value for name, value in self.engine.items() if name in _PROCESS_FLAGS}
+        config = {name: value for name, value in self.engine.items() if name not in _PROCESS_FLAGS}
+        return EngineProcess(**process, config=EngineConfig(**config), journal=self.journal, flush=bell.ring)
+
+
+def serve_until_told(plan: ServePlan) -> int:
+    """Serves until SIGTERM or SIGINT. The exit code: 0 after a clean end, 130 after a second signal, or
+    one before the server was ready."""
+    configure_logs(sys.stderr)
+    return asyncio.run(_serve(plan))
+
+
+async def _serve(plan: ServePlan) -> int:
+    log = json_logger(sys.stderr)
+    signals = _Signals()
+    metrics = Metrics() if plan.metrics_listen is not None else None
+    server = Server(plan.settings, log, metrics)
+    bell = StepBell()
+    engine = plan.engine_process(bell)
+    port: MetricsServer | None = None
+    try:
+        address = server.bind()
+        if metrics is not None and plan.metrics_listen is not None:
+            port = metrics.start_http(plan.metrics_listen)
+        if not await signals.before(asyncio.to_thread(engine.start)):
+            return INTERRUPTED
+        tokenizer = await asyncio.to_thread(engine.load_tokenizer)
+        backend = Backend(engine, engine.info, engine.capacity, tokenizer, engine.on_state, bell)
+        await server.start(backend)
+        _say_ready(engine, str(address), None if port is None else port.address)
+        await signals.first.wait()
+        finished = await signals.before(server.drain(plan.grace), second=True)
+        return 0 if finished else INTERRUPTED
+    finally:
+        await server.stop()
+        await asyncio.to_thread(engine.close)
+        if port is not None:
+            port.close()
+
+
+def _say_ready(engine: EngineProcess, address: str, metrics: str | None) -> None:
+    also = f", metrics on {metrics}" if metrics else ""
+    info = engine.info
+    typer.echo(f"ready: {info.name} ({info.dtype}) on {address}{also}")
+    typer.echo(f"{info.name} ({info.dtype}): {engine.capacity}", err=True)
+    sys.stdout.flush()
+
+
+class _Signals:
+    """SIGTERM and SIGINT as events: the first asks for a clean end, the second for one at once."""
+
+    def __init__(self) -> None:
+        self.first = asyncio.Event()
+        self._second = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._hear)
+
+    def _hear(self) -> None:
+        (self._second if self.first.is_set() else self.first).set()
+
+    async def before(self, work: Awaitable[Any], *, second: bool = False) -> bool:
+        """Waits for `work` or a signal, and raises what `work` does; False if the signal came first."""
+        heard = asyncio.ensure_future((self._second if second else self.first).wait())
+        task = asyncio.ensure_future(work)
+        await asyncio.wait([heard, task], return_when=asyncio.FIRST_COMPLETED)
+        heard.cancel()
+        if task.done():
+            task.result()
+            return True
+        task.cancel()
+        return False
