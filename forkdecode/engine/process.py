@@ -115,17 +115,25 @@ def tokenizer_folder(model: str, loaded: LoadedModel, scratch: Path) -> str | No
         return None
     if model == DEFAULT_MODEL:
         return str(ensure(SMOLLM2))
-    folder = Path(model).expanduser()
-    if folder.is_dir():
-        return str(folder.resolve())
-    if not folder.is_file():
-        from transformers.utils.hub import cached_file
-
-        config: str | None = cached_file(model, "config.json", local_files_only=True)
-        if config is not None:
-            return str(Path(config).parent)
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return str(path.resolve())
+    snapshot = None if path.is_file() else _hub_snapshot(model)
+    if snapshot is not None:
+        return snapshot
     loaded.tokenizer.save_pretrained(scratch)
     return str(scratch)
+
+
+def _hub_snapshot(model: str) -> str | None:
+    """The folder in which the hub's files of a model that was just loaded lie."""
+    from transformers.utils.hub import cached_file
+
+    try:
+        config: str | None = cached_file(model, "tokenizer_config.json", local_files_only=True)
+    except OSError:
+        return None
+    return None if config is None else str(Path(config).parent)
 
 
 class _Outgoing:
