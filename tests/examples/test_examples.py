@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 import runpy
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from forkdecode import LLM
+from tests.server.servers import running_server
 from tests.tiny_model import save_tiny_llama
 
 FOLDER = Path(__file__).parents[2] / "examples"
@@ -17,18 +20,29 @@ SHOWN = {
     "beam": r"1\. -\d+\.\d+ '.*'\n2\. (.*\n)3\. (.*\n)4\. ",
     "best_of_scorer": r"[01]\.\d\d '(.|\n)*\n[01]\.\d\d '",
     "chat": r"bees make.*\n  0 of \d+ prompt.*\n(.*\n)  [1-9]\d* of \d+ .* cached\n(.*\n)  [1-9]",
+    "live_beams": r"\d+ of \d+ characters were final before the end\n(\d\. -\d+\.\d+ .*\n){4}",
     "logprobs": r"('.*' -\d+\.\d\d \(after the penalty -?\d+\.\d\d\); .*, .*, .*\n)+",
     "mixed_batch": r"Greedy: .*\nSample: .*\nBestOf: .*\nBeam: .*\nthe samples are the same alone: True",
     "samples": r"0: .*\n1: .*\n2: .*\n3: .*\nthe same again: True",
+    "self_consistency": r"(\d+: \d+ of 16 chains\n)*\d+ chains reach no number\nthe .* [5-9]\d% of",
     "shaping": r"(eos|stop|length): [\"']Today",
     "sharing": r"blocks of 16.*\n\d+ blocks without sharing, \d+ with\n[5-9]\d% saved over time, \d+ ",
     "stream": r"\d+ prompt tokens\n(\[[01]\] .*\n)+\[[01]\] ends: (length|eos)\n(.*\n)*\d+ tokens generated",
+    "translate_beam": r"Good morning\.\n(  -\d+\.\d+ .*\n){3}Where is .*\n(  .*\n){3}I would .*\n(  .*\n){3}",
+    "uncertainty": r"(.*\?.*\n|Name .*\n)  \d+ of 16 say .*; entropy \d\.\d\d bits\n  mean .* -\d.*, spread",
 }
+REMOTE = ["best_of_scorer", "live_beams", "self_consistency", "translate_beam", "uncertainty"]
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(save_tiny_llama(tmp_path_factory.mktemp("models") / "tiny", max_position_embeddings=1024))
+
+
+@pytest.fixture(scope="module")
+def address(model: str) -> Iterator[str]:
+    with LLM(model, num_blocks=2048, threads=1) as llm, running_server(llm) as running:
+        yield running.address
 
 
 def test_every_example_is_checked_here() -> None:
@@ -39,6 +53,21 @@ def test_every_example_is_checked_here() -> None:
 def test_example(
     name: str, model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "argv", [name, model])
-    runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
+    show(name, [model], monkeypatch)
     assert re.search(SHOWN[name], capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("name", REMOTE)
+def test_example_by_a_server(
+    name: str, address: str, model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    show(name, ["--server", address], monkeypatch)
+    remote = capsys.readouterr().out
+    assert re.search(SHOWN[name], remote)
+    show(name, [model], monkeypatch)
+    assert capsys.readouterr().out == remote
+
+
+def show(name: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [name, *arguments])
+    runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
