@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Awaitable, Mapping
@@ -18,7 +19,7 @@ from forkdecode.config import EngineConfig
 from forkdecode.engine.remote import EngineProcess
 from forkdecode.server.app import Server, ServerSettings
 from forkdecode.server.backend import Backend, StepBell
-from forkdecode.server.log import configure_logs, json_logger
+from forkdecode.engine.log import configure_logs, json_logger
 from forkdecode.server.metrics import Metrics, MetricsServer
 
 _PROCESS_FLAGS = ("model", "dtype", "device", "threads", "max_positions")
@@ -50,7 +51,16 @@ def serve_until_told(plan: ServePlan) -> int:
     """Serves until SIGTERM or SIGINT. The exit code: 0 after a clean end, 130 after a second signal, or
     one before the server was ready."""
     configure_logs(sys.stderr)
+    _forgo_torch()
     return asyncio.run(_serve(plan))
+
+
+def _forgo_torch() -> None:
+    """The model is in the engine process. Here transformers is asked for a tokenizer alone, but would
+    import torch because it is installed: seconds, and 240 MB."""
+    if "torch" not in sys.modules:
+        sys.modules["torch"] = None  # type: ignore[assignment]
+        os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
 
 
 async def _serve(plan: ServePlan) -> int:

@@ -22,6 +22,7 @@ from pathlib import Path
 import structlog
 
 from forkdecode.config import DEFAULT_MODEL
+from forkdecode.engine.log import configure_logs
 from forkdecode.engine.port import Job, Sink
 from forkdecode.engine.start import build_engine
 from forkdecode.engine.thread import EngineThread
@@ -51,6 +52,7 @@ def main(descriptor: int) -> int:
     # A terminal's Ctrl-C and a service manager's SIGTERM reach both processes: the front end decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    configure_logs(sys.stderr)
     sock = socket.socket(fileno=descriptor)
     sock.set_inheritable(False)
     outbox = Outbox(sock, CODEC.schema, UNSENT_BYTES)
@@ -99,9 +101,9 @@ def _serve(reader: FrameReader, outbox: Outbox, serving: threading.Event) -> Non
         capacity.bytes_per_block,
         capacity.host_slots,
     )
-    outgoing = _Outgoing(outbox)
+    outgoing = Outgoing(outbox)
     thread = EngineThread(engine, outgoing.flush)
-    desk = _Desk(thread, outgoing, _Automata(loaded))
+    desk = Desk(thread, outgoing, Automata(loaded))
     serving.set()
     outbox.put(CODEC.encode(hello))
     threading.Thread(target=desk.run, args=(reader,), name="forkdecode-inbox", daemon=True).start()
@@ -136,7 +138,7 @@ def _hub_snapshot(model: str) -> str | None:
     return None if config is None else str(Path(config).parent)
 
 
-class _Outgoing:
+class Outgoing:
     """What the front end is to hear: collected over a step, sent as one frame."""
 
     def __init__(self, outbox: Outbox) -> None:
@@ -168,7 +170,7 @@ class _Outgoing:
         self._outbox.put(CODEC.encode(message))
 
 
-class _Automata:
+class Automata:
     """Stop automata, which don't cross: made here from the texts, and shared."""
 
     def __init__(self, loaded: LoadedModel) -> None:
@@ -189,10 +191,10 @@ class _Automata:
         return automaton
 
 
-class _Desk:
+class Desk:
     """Takes the front end's messages, in a thread of its own, until it hangs up."""
 
-    def __init__(self, thread: EngineThread, outgoing: _Outgoing, automata: _Automata) -> None:
+    def __init__(self, thread: EngineThread, outgoing: Outgoing, automata: Automata) -> None:
         self._thread = thread
         self._outgoing = outgoing
         self._automata = automata

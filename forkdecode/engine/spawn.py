@@ -14,6 +14,7 @@ from forkdecode.wire.frames import FrameReader, Outbox
 from forkdecode.wire.messages import Start
 from forkdecode.wire.records import CODEC
 
+PROGRAM = "forkdecode.engine.process"
 UNSENT_BYTES = 2**30
 """Of requests that the process has not taken: it takes them whatever it computes, so it is stuck."""
 
@@ -76,7 +77,7 @@ class Child:
 
 
 def _popen(descriptor: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-P", "-m", "forkdecode.engine.process", str(descriptor)]
+    command = [sys.executable, "-P", "-m", PROGRAM, str(descriptor)]
     # The same modules as here, however they came to be found.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return subprocess.Popen(

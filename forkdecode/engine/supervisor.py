@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 import structlog
 
-from forkdecode.engine.jobs import JobTable
+from forkdecode.engine.jobs import JobTable, tell
 from forkdecode.engine.port import Job
 from forkdecode.engine.spawn import Child
 from forkdecode.errors import EngineClosedError, ForkdecodeError, ModelLoadError, UnavailableError
@@ -236,8 +236,9 @@ class Supervisor:
         retry = self._retry_after()
         for job in left:
             name = job.request.request_id
-            job.sink(
-                EngineClosedError(f"{text} before the request finished", request_id=name, retry_after=retry)
+            tell(
+                job,
+                EngineClosedError(f"{text} before the request finished", request_id=name, retry_after=retry),
             )
         self._flush()
         for answer in asked:

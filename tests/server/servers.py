@@ -21,7 +21,7 @@ from forkdecode import LLM
 from forkdecode.engine.start import RunningEngine
 from forkdecode.server.app import Server, ServerSettings
 from forkdecode.server.backend import Backend
-from forkdecode.server.log import json_logger
+from forkdecode.engine.log import json_logger
 from forkdecode.server.metrics import Metrics
 from tests.llm.models import TOKENIZER, tiny_llama
 
@@ -75,10 +75,10 @@ class Running:
 
 
 @contextmanager
-def tiny_llm(**settings: Any) -> Iterator[LLM]:
-    """An engine to serve: block_size 4, and every block back in the end."""
+def tiny_llm(model: Any = None, **settings: Any) -> Iterator[LLM]:
+    """An engine to serve: the tiny Llama, in 4096 blocks of 4 tokens."""
     defaults = {"tokenizer": TOKENIZER, "num_blocks": 4096, "threads": 1, "block_size": 4}
-    with LLM(tiny_llama(), **{**defaults, **settings}) as llm:
+    with LLM(tiny_llama() if model is None else model, **{**defaults, **settings}) as llm:
         yield llm
 
 

@@ -1,0 +1,159 @@
+"""The engine's side of the socket, on the toy model: a step is a frame, and every end is told."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from forkdecode.engine.core import Engine
+from forkdecode.engine.process import Automata, Desk, Outgoing, tokenizer_folder
+from forkdecode.engine.thread import EngineThread
+from forkdecode.errors import CancelledError, EngineClosedError
+from forkdecode.scheduler.events import GroupFailed, GroupFinished, TokensAppended
+from forkdecode.scheduler.request import DecodeRequest
+from forkdecode.types import Greedy, Sample
+from forkdecode.wire.frames import FrameReader, Outbox
+from forkdecode.wire.messages import AskStats, Cancel, Events, Refused, Stats, Submit
+from forkdecode.wire.records import CODEC
+from tests.scheduler.engines import assert_idle, request, toy_engine
+from tests.tiny_model import byte_tokenizer, save_tiny_llama
+
+NO_TOKENIZER: Any = SimpleNamespace(tokenizer=None)
+
+
+class FrontEnd:
+    """Speaks to an engine that runs in this process."""
+
+    def __init__(self, engine: Engine) -> None:
+        ours, theirs = socket.socketpair()
+        self.engine, self._socks = engine, (ours, theirs)
+        self._out, self._in = Outbox(ours, CODEC.schema, 2**30), FrameReader(ours, CODEC.schema)
+        self._back = Outbox(theirs, CODEC.schema, 2**30)
+        outgoing = Outgoing(self._back)
+        self.thread = EngineThread(engine, outgoing.flush)
+        self._read = FrameReader(theirs, CODEC.schema)
+        desk = Desk(self.thread, outgoing, Automata(NO_TOKENIZER))
+        self._desk = threading.Thread(target=desk.run, args=(self._read,))
+        self._desk.start()
+
+    def send(self, message: object) -> None:
+        self._out.put(CODEC.encode(message))
+
+    def receive(self) -> Any:
+        data = self._in.read()
+        return None if data is None else CODEC.decode(data)
+
+    def close(self) -> None:
+        self._socks[0].shutdown(socket.SHUT_WR)
+        self.thread.wait()
+        self._desk.join()
+        for end in (self._out, self._back):
+            end.close(60)
+        for file in (self._in, self._read, *self._socks):
+            file.close()
+
+
+@pytest.fixture
+def front_end() -> Iterator[FrontEnd]:
+    front_end = FrontEnd(toy_engine())
+    yield front_end
+    front_end.close()
+    assert_idle(front_end.engine)
+
+
+def streamed(what: DecodeRequest) -> DecodeRequest:
+    return dataclasses.replace(what, stream=True)
+
+
+def until_ends(front_end: FrontEnd, count: int) -> list[Events]:
+    """Frames until `count` requests have ended."""
+    frames = []
+    while count:
+        frames.append(front_end.receive())
+        count -= sum(isinstance(e, (GroupFinished, GroupFailed, Refused)) for e in frames[-1].events)
+    return frames
+
+
+def test_a_step_is_one_frame(front_end: FrontEnd) -> None:
+    requests = [streamed(request(f"r{i}", [i + 3], Sample(n=4, seed=i), max_tokens=30)) for i in range(16)]
+    front_end.send(Submit(1, tuple(requests)))
+    frames = until_ends(front_end, 16)
+    appended = [[e for e in frame.events if isinstance(e, TokensAppended)] for frame in frames]
+    # Each of the 30 steps of the 16 requests; the last may be admitted a step later than the first.
+    assert 30 <= len(list(filter(None, appended))) <= 32
+    assert sum(map(len, appended)) == 16 * 30
+    assert front_end.engine.stats().steps <= 32
+
+
+def test_numbers_name_requests(front_end: FrontEnd) -> None:
+    front_end.send(Submit(7, (request("a", [3], Greedy(), max_tokens=1),)))
+    until_ends(front_end, 1)
+    front_end.send(Submit(8, (request("a", [3], Greedy(), max_tokens=3000),)))
+    front_end.send(Cancel(7))
+    front_end.send(Cancel(99))
+    front_end.send(AskStats(5))
+    answer = front_end.receive()
+    assert isinstance(answer, Stats)
+    stats = answer.stats
+    assert (answer.number, stats.failed_groups, stats.running_groups + stats.waiting_groups) == (5, 0, 1)
+    front_end.send(Cancel(8))
+    (event,) = until_ends(front_end, 1)[-1].events
+    assert isinstance(event, GroupFailed)
+    assert isinstance(event.error, CancelledError)
+
+
+def test_what_cannot_be_submitted_is_refused_by_name(front_end: FrontEnd) -> None:
+    front_end.send(Submit(1, tuple(request(n, [3], Greedy(), max_tokens=9) for n in ("a", "a", "b"))))
+    events = until_ends(front_end, 3)[-1].events
+    assert [event.request_id for event in events] == ["a", "a", "b"]
+    assert all(isinstance(event, Refused) and event.error.field == "request_id" for event in events)
+
+
+def test_an_engine_that_dies_tells_everybody_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    front_end = FrontEnd(toy_engine())
+
+    def die() -> None:
+        raise RuntimeError("the scheduler is broken")
+
+    monkeypatch.setattr(front_end.engine.scheduler, "schedule", die)
+    front_end.send(Submit(1, tuple(request(n, [3], Greedy(), max_tokens=9) for n in "abc")))
+    events = [event for frame in until_ends(front_end, 3) for event in frame.events]
+    assert {event.request_id for event in events} == set("abc")
+    for event in events:
+        assert isinstance(event, Refused)
+        assert isinstance(event.error, EngineClosedError)
+        assert "the scheduler is broken" in str(event.error)
+    front_end.thread.wait()
+    front_end.send(AskStats(1))
+    front_end.close()
+
+
+@pytest.mark.parametrize("message", [Events(()), 3, None])
+def test_nonsense_ends_the_engine(message: object) -> None:
+    front_end = FrontEnd(toy_engine())
+    front_end.send(Submit(1, (request("a", [3], Greedy(), max_tokens=3000),)))
+    front_end.send(message)
+    event = until_ends(front_end, 1)[-1].events[-1]
+    assert isinstance(event, Refused)
+    assert isinstance(event.error, EngineClosedError)
+    front_end.close()
+
+
+def test_where_the_front_end_finds_the_tokenizer(tmp_path: Path) -> None:
+    loaded: Any = SimpleNamespace(tokenizer=byte_tokenizer())
+    folder = save_tiny_llama(tmp_path / "model")
+    assert tokenizer_folder(str(folder), loaded, tmp_path / "scratch") == str(folder)
+    gguf = tmp_path / "model.gguf"
+    gguf.touch()
+    for model in (str(gguf), "nobody/has-this-one"):
+        found = tokenizer_folder(model, loaded, tmp_path / "scratch")
+        assert found == str(tmp_path / "scratch")
+        assert Path(found, "tokenizer.json").is_file()
+    assert tokenizer_folder(str(folder), NO_TOKENIZER, tmp_path) is None

@@ -1,0 +1,156 @@
+"""Processes that misbehave: nobody waits for ever, and the next one gets its chance."""
+
+from __future__ import annotations
+
+import gc
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from forkdecode.engine.port import Job
+from forkdecode.engine.remote import EngineProcess
+from forkdecode.errors import CapacityError, EngineClosedError, UnavailableError
+from forkdecode.scheduler.request import DecodeRequest
+from forkdecode.step import ProcessorSpec
+from forkdecode.types import Greedy, Options
+from tests.engine.engine_process import States, wait_until_gone
+
+NONE = np.empty(0, np.int64)
+
+
+@pytest.fixture(autouse=True)
+def puppets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forkdecode.engine.spawn.PROGRAM", "tests.engine.puppet_process")
+
+
+def request(name: str = "r", **options: Any) -> DecodeRequest:
+    return DecodeRequest(
+        name, np.array([1, 2]), Greedy(), Options(**options), 0, ProcessorSpec(), NONE, NONE, None
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        ("mute", "exit status 3"),
+        ("garbage", "no frame"),
+        ("other version", "another version"),
+        ("wrong word", "AskStats is no beginning"),
+    ],
+)
+def test_a_first_process_that_cannot_greet_is_an_error_of_start(model: str, says: str) -> None:
+    engine = EngineProcess(model)
+    with pytest.raises(UnavailableError, match=says):
+        engine.start()
+    assert engine.pid is None
+
+
+def test_what_a_death_ends() -> None:
+    engine, heard, flushed = EngineProcess("dies when asked", flush=lambda: flushed.append(1)), [], []
+    engine.start()
+    states = States(engine)
+    states.wait_for("serving")
+    first = engine.pid
+    engine.submit([Job(request(str(i)), heard.append) for i in range(100)])
+    states.wait_for("serving")
+    assert [error.request_id for error in heard] == [str(i) for i in range(100)]
+    assert all(type(error) is EngineClosedError and error.retry_after == 1.0 for error in heard)
+    assert "exit status 4" in str(heard[0])
+    assert flushed
+    assert engine.pid != first
+    answers = []
+    try:
+        engine.stats()
+    except UnavailableError as error:
+        answers.append(error)
+    assert answers[0].retry_after == 1.0
+    engine.close()
+    engine.close()
+
+
+def test_without_restart_it_stays_down() -> None:
+    engine, heard = EngineProcess("dies when asked", restart=False), []
+    engine.start()
+    states = States(engine)
+    engine.submit([Job(request(), heard.append)])
+    states.wait_for("down")
+    engine.close()
+    assert heard[0].retry_after is None
+    with pytest.raises(UnavailableError):
+        engine.submit([Job(request(), heard.append)])
+
+
+def test_nonsense_from_a_process_ends_it() -> None:
+    engine, heard = EngineProcess("answers nonsense", restart=False), []
+    engine.start()
+    states = States(engine)
+    engine.submit([Job(request(), heard.append)])
+    states.wait_for("down")
+    engine.close()
+    assert "Start is nothing that an engine says" in str(heard[0])
+
+
+def test_another_model_does_not_take_the_place_of_the_first() -> None:
+    engine = EngineProcess("changes")
+    engine.start()
+    pid = engine.pid
+    states = States(engine)
+    states.wait_for("serving")
+    supervisor = engine._supervisor
+    assert supervisor._child is not None
+    supervisor._child._process.kill()
+    for state in ("down", "starting", "down", "starting"):
+        states.wait_for(state)
+    assert engine.info.name == "model 0"
+    with pytest.raises(UnavailableError):
+        engine.submit([Job(request(), print)])
+    engine.close()
+    assert pid is not None
+
+
+def test_a_sink_that_raises_hurts_nobody_else() -> None:
+    engine, heard = EngineProcess("dies when asked", restart=False), []
+
+    def broken(event: object) -> None:
+        raise RuntimeError("a sink of a caller")
+
+    engine.start()
+    engine.submit([Job(request("a"), broken), Job(request("b"), heard.append)])
+    States(engine).wait_for("down")
+    engine.close()
+    assert heard[0].request_id == "b"
+
+
+def test_capacity_is_checked_before_anything_is_sent() -> None:
+    engine = EngineProcess("dies when asked")
+    engine.start()
+    with pytest.raises(CapacityError) as error:
+        engine.submit([Job(request("big", max_tokens=5000), print)])
+    assert (error.value.request_id, error.value.field) == ("big", "max_tokens")
+    engine.close()
+    with pytest.raises(EngineClosedError):
+        engine.submit([Job(request(), print)])
+
+
+def test_a_dropped_engine_ends_its_process() -> None:
+    engine = EngineProcess("silent")
+    engine.start()
+    pid = engine.pid
+    assert pid is not None
+    del engine
+    gc.collect()
+    wait_until_gone(pid)
+
+
+def test_an_engine_that_was_never_started() -> None:
+    engine = EngineProcess("silent")
+    for ask in (engine.stats, lambda: engine.info, lambda: engine.submit([Job(request(), print)])):
+        with pytest.raises(UnavailableError):
+            ask()
+    engine.close()
+    began = time.monotonic()
+    with pytest.raises(UnavailableError):
+        engine.start()
+    assert time.monotonic() - began < 60
