@@ -179,6 +179,8 @@ _HUGE: dict[str, Callable[[pb.DecodeRequest, int], Any]] = {
     "request_id": lambda r, size: setattr(r, "request_id", "x" * size),
     "options.max_tokens": lambda r, size: setattr(r.options, "max_tokens", 2**31 - size),
     "options.stop_token_ids": lambda r, size: r.options.stop_token_ids.extend([2**31] * (size // 5)),
+    "options.bad_words": lambda r, size: r.options.bad_words.extend([pb.BadWord(text="a")] * (size // 8)),
+    "prompt.chat.messages": lambda r, size: r.prompt.chat.messages.extend([pb.ChatMessage()] * (size // 4)),
     "options.forced_prefix_ids": lambda r, size: r.options.forced_prefix_ids.ids.extend([1] * size),
 }
 

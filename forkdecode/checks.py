@@ -105,10 +105,14 @@ def check_token_ids(name: str, value: object) -> tuple[int, ...]:
     return tuple(items) if are_ids(items) else tuple(check_int(name, token, 0) for token in items)
 
 
-def check_words(name: str, value: object) -> tuple[str | tuple[int, ...], ...]:
-    """Raises InvalidRequestError unless `value` lists texts or lists of token ids, none of them empty."""
+def check_words(name: str, value: object, most: int | None = None) -> tuple[str | tuple[int, ...], ...]:
+    """Raises InvalidRequestError unless `value` lists texts or lists of token ids, none of them empty,
+    and no more than `most`."""
     words: list[str | tuple[int, ...]] = []
-    for item in check_items(name, value, "texts or of token id lists"):
+    items = check_items(name, value, "texts or of token id lists")
+    if most is not None and len(items) > most:
+        raise invalid(name, f"has {len(items)} entries", f"at most {most}")
+    for item in items:
         word = check_unicode(name, item) if isinstance(item, str) else check_token_ids(name, item)
         if not word:
             raise invalid(name, "has an empty entry", "non-empty texts or token id lists")

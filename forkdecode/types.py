@@ -33,6 +33,8 @@ Prompt: TypeAlias = str | Sequence[int] | Sequence[Message]
 
 MAX_COUNT = 65_536
 MAX_SEED = 2**64 - 1
+MAX_BAD_WORDS = 4096
+"""Of a request: each text is tokenized twice, and each step looks for each word of several tokens."""
 MAX_STOP_BYTES = 4096
 """Of all stop strings of a request: each byte is a state with a 2 KiB row of transitions."""
 
@@ -215,7 +217,7 @@ class Options:
         keep(self, "frequency_penalty", check_float, -100.0, 100.0)
         keep(self, "no_repeat_ngram_size", check_int, 0, 1024)
         keep(self, "logit_bias", _check_bias)
-        keep(self, "bad_words", check_words)
+        keep(self, "bad_words", check_words, MAX_BAD_WORDS)
         if self.allowed_token_ids is not None:
             keep(self, "allowed_token_ids", check_token_ids)
             if not self.allowed_token_ids:

@@ -16,6 +16,7 @@ from forkdecode.checks import are_ids
 from forkdecode.errors import InvalidRequestError, invalid
 from forkdecode.model.info import ModelInfo
 from forkdecode.model.tokenizer import encode_plain, encode_prompt
+from forkdecode.requests.text_limit import TextLimit
 from forkdecode.scheduler.request import DecodeRequest
 from forkdecode.step import I64, ProcessorSpec
 from forkdecode.text.detokenizer import Detokenizer
@@ -44,6 +45,7 @@ class Resolver:
         self._info = info
         size = info.vocab_size
         self._bytes = TokenBytes.build([b""] * size) if tokenizer is None else token_bytes(tokenizer, size)
+        self._limit = TextLimit(tokenizer, info.max_positions)
         # Tokenizers keep state while they encode (truncation, padding, Python's own caches).
         self._tokenizing = threading.Lock()
         self._automata: dict[tuple[str, ...], StopAutomaton] = {}
@@ -85,6 +87,7 @@ class Resolver:
         """The text of token ids, special tokens left out. Raises InvalidRequestError."""
         if self._tokenizer is None:
             raise invalid("token_ids", "this model has no tokenizer", "a model that has one")
+        self._limit.check_ids(token_ids)
         self._ids("token_ids", token_ids)
         whole = Detokenizer(self._bytes)
         return whole.push(token_ids) + whole.finish("length")
@@ -145,6 +148,7 @@ class Resolver:
         return ids
 
     def _prompt(self, prompt: Prompt, chat: bool) -> I64:
+        self._limit.check_prompt(prompt)
         with self._tokenizing:
             ids = encode_prompt(self._tokenizer, prompt, vocab_size=self._info.vocab_size, chat=chat)
         return np.array(ids, np.int64)
@@ -190,6 +194,7 @@ class Resolver:
         return spec
 
     def _plain(self, field: str, text: str) -> tuple[int, ...]:
+        self._limit.check_text(field, text)
         with self._tokenizing:
             return encode_plain(self._tokenizer, field, text, vocab_size=self._info.vocab_size)
 

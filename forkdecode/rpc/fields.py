@@ -14,6 +14,8 @@ from forkdecode.rpc.v1 import decode_pb2 as pb
 RENAMED = {"logprobs": "return_logprobs"}
 """Options whose field in the protocol has another name than in the SDK."""
 
+MAX_ENTRIES = 65_536
+"""Messages in a list: each is looked into."""
 _OPTION_PATHS = frozenset({"forced_prefix", *pb.Options.DESCRIPTOR.fields_by_name})
 
 
@@ -29,11 +31,12 @@ def given(message: Message, names: Iterable[str]) -> dict[str, Any]:
 
 def check_known(message: Message) -> None:
     """Raises InvalidRequestError, whose field is a path that ends in a number, for a message that holds
-    a field which this version does not know, at any depth."""
+    a field which this version does not know, at any depth; or whose field is a list of messages, none of
+    which is looked into, that is too long."""
     path = _unknown(message, "")
     if path is not None:
         allowed = f"the fields of {message.DESCRIPTOR.full_name} that this server knows"
-        raise invalid(path, "is a field number that this server does not know", allowed)
+        raise invalid(path, "is a field number, or its type one, that this server does not know", allowed)
 
 
 def _unknown(message: Message, prefix: str) -> str | None:
@@ -46,6 +49,8 @@ def _unknown(message: Message, prefix: str) -> str | None:
         path = f"{prefix}{field.name}"
         if not field.is_repeated:
             found = _unknown(value, f"{path}.")
+        elif len(value) > MAX_ENTRIES:
+            raise invalid(path, f"has {len(value)} entries", f"at most {MAX_ENTRIES}")
         else:
             each = (_unknown(item, f"{path}[{i}].") for i, item in enumerate(value))
             found = next((one for one in each if one is not None), None)

@@ -9,7 +9,7 @@ import pytest
 
 from forkdecode.errors import InvalidRequestError
 from forkdecode.rpc.convert_requests import decode_call, score_call
-from forkdecode.rpc.fields import check_known, field_path
+from forkdecode.rpc.fields import MAX_ENTRIES, check_known, field_path
 from forkdecode.rpc.v1 import decode_pb2 as pb
 from forkdecode.types import OPTION_NAMES
 
@@ -77,6 +77,16 @@ def test_an_unknown_field_of_a_score_request_is_refused() -> None:
 def test_requests_without_fields_refuse_them_too(kind: Any) -> None:
     with pytest.raises(InvalidRequestError):
         check_known(kind.FromString(UNKNOWN))
+
+
+def test_a_list_too_long_to_look_into_is_refused_as_a_whole() -> None:
+    request = pb.DecodeRequest()
+    request.options.bad_words.extend([pb.BadWord(text="a")] * MAX_ENTRIES)
+    check_known(request)
+    request.options.bad_words.add(text="a")
+    with pytest.raises(InvalidRequestError, match="has 65537 entries") as caught:
+        check_known(request)
+    assert caught.value.field == "options.bad_words"
 
 
 def has_path(message: Any, path: str) -> bool:

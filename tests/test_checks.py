@@ -1,0 +1,47 @@
+"""Checks of lists: the quick way and the slow one say the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forkdecode.checks import MAX_INT, are_ids, check_token_ids, check_words
+from forkdecode.errors import InvalidRequestError
+
+numbers = st.integers(-2, 3) | st.sampled_from([MAX_INT, MAX_INT + 1, 2**64])
+items = numbers | st.booleans() | st.floats() | st.none() | st.just("1") | numbers.map(float)
+
+
+def obvious(values: list[Any], size: int) -> bool:
+    """The obvious way."""
+    return all(type(value) is int and 0 <= value < size for value in values)
+
+
+@given(st.lists(items, max_size=4), st.sampled_from([3, MAX_INT + 1]))
+def test_are_ids(values: list[Any], size: int) -> None:
+    assert are_ids(values, size) is obvious(values, size)
+
+
+@given(st.lists(items, max_size=4))
+def test_token_ids_are_kept_or_refused_by_name(values: list[Any]) -> None:
+    if obvious(values, MAX_INT + 1):
+        assert check_token_ids("stop_token_ids", values) == tuple(values)
+    else:
+        with pytest.raises(InvalidRequestError, match=r"^stop_token_ids: "):
+            check_token_ids("stop_token_ids", values)
+
+
+def test_integers_of_numpy_become_plain() -> None:
+    found = check_token_ids("stop_token_ids", np.array([1, 2]))
+    assert found == (1, 2)
+    assert {type(token) for token in found} == {int}
+
+
+def test_no_more_words_than_may_be() -> None:
+    assert check_words("bad_words", ["a", (1,)], 2) == ("a", (1,))
+    with pytest.raises(InvalidRequestError, match="bad_words: has 3 entries; allowed: at most 2"):
+        check_words("bad_words", ["a"] * 3, 2)
