@@ -19,6 +19,7 @@ import msgpack
 import numpy as np
 
 from forkdecode import errors, results
+from forkdecode.checks import shown
 from forkdecode.errors import ForkdecodeError
 from forkdecode.wire.arrays import NUM_CODES, pack_array, unpack_array
 from forkdecode.wire.checkers import Check, check_of
@@ -159,17 +160,18 @@ def _schema(registry: Mapping[str, type]) -> bytes:
         f"{name} " + " ".join(f"{field.name}:{field.type}" for field in dataclasses.fields(cls))
         for name, cls in sorted(registry.items())
     ]
+    lines.append(f"an error of {len(_ERROR_CHECKS)} fields")
     return hashlib.sha256("\n".join(lines).encode()).digest()[:8]
 
 
 def _error_fields(error: ForkdecodeError) -> tuple[Any, ...]:
-    """By name, the nearest class of the tree. What an error brings along (its cause, a partial result)
-    stays."""
+    """By name, the nearest class of the tree. Of its cause the text crosses; a partial result stays."""
     name = next(cls.__name__ for cls in type(error).__mro__ if cls.__name__ in _ERRORS)
-    return name, str(error), error.field, error.limit, error.request_id, error.retry_after
+    cause = None if error.__cause__ is None else shown(error.__cause__)
+    return name, str(error), error.field, error.limit, error.request_id, error.retry_after, cause
 
 
-_ERROR_CHECKS = tuple(map(check_of, (str, str, str | None, str | None, str | None, float | None)))
+_ERROR_CHECKS = tuple(map(check_of, (str, str, str | None, str | None, str | None, float | None, str | None)))
 
 
 def _error(values: Any) -> ForkdecodeError:
@@ -177,7 +179,10 @@ def _error(values: Any) -> ForkdecodeError:
         raise ValueError(f"an error has {len(_ERROR_CHECKS)} fields")
     if not all(check(value) for check, value in zip(_ERROR_CHECKS, values, strict=True)):
         raise ValueError("an error with a field of a wrong type")
-    name, message, field, limit, request_id, retry_after = values
+    name, message, field, limit, request_id, retry_after, cause = values
     if name not in _ERRORS:
         raise ValueError(f"{name!r} is no error of ours")
-    return _ERRORS[name](message, field=field, limit=limit, request_id=request_id, retry_after=retry_after)
+    error = _ERRORS[name](message, field=field, limit=limit, request_id=request_id, retry_after=retry_after)
+    if cause is not None:  # whoever tells callers of the error must see that it has one
+        error.__cause__ = RuntimeError(cause)
+    return error

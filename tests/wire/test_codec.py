@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forkdecode.errors import ForkdecodeError, InvalidRequestError, QueueFullError
+from forkdecode.errors import ForkdecodeError, GroupFailedError, InvalidRequestError, QueueFullError
 from forkdecode.scheduler.events import BeamStep, CandidateRecord, TokensAppended
 from forkdecode.step import BlockMoves
 from forkdecode.types import BestOf, Greedy, Options
@@ -90,8 +90,8 @@ def test_fields_of_wrong_types_are_refused() -> None:
         _record(Greedy, 1),
         _record(Options, *([None] * len(dataclasses.fields(Options)))),
         _record(Options),
-        msgpack.packb(msgpack.ExtType(32, msgpack.packb(("SystemExit", "x", None, None, None, None)))),
-        msgpack.packb(msgpack.ExtType(32, msgpack.packb(("CapacityError", 1, None, None, None, None)))),
+        msgpack.packb(msgpack.ExtType(32, msgpack.packb(("SystemExit", "x", *[None] * 5)))),
+        msgpack.packb(msgpack.ExtType(32, msgpack.packb(("CapacityError", 1, *[None] * 5)))),
         msgpack.packb({(): 1, msgpack.ExtType(0, b""): 2}),
         msgpack.packb(msgpack.ExtType(127, b"")),
         msgpack.packb(msgpack.ExtType(RECORD_CODE, b"")),
@@ -134,6 +134,15 @@ def test_errors_cross_with_all_that_they_say() -> None:
         assert (str(back), back.field, back.limit, back.request_id, back.retry_after) == (
             "w\udc80hy", "f", "1 to 3", "r", 2.5,
         )  # fmt: skip
+
+
+def test_that_an_error_has_a_cause_crosses() -> None:
+    error = GroupFailedError("the model failed: ValueError: why")
+    assert CODEC.decode(CODEC.encode(error)).__cause__ is None
+    error.__cause__ = ValueError("why")
+    back = CODEC.decode(CODEC.encode(error))
+    assert isinstance(back.__cause__, RuntimeError)
+    assert "why" in str(back.__cause__)
 
 
 def test_an_error_of_a_class_that_does_not_cross_comes_as_its_base() -> None:
