@@ -35,6 +35,12 @@ _CODES: Mapping[type[ForkdecodeError], grpc.StatusCode] = {
     errors.DeadlineError: _Code.DEADLINE_EXCEEDED,
     ForkdecodeError: _Code.INTERNAL,
 }
+_CAUSED: Mapping[type[ForkdecodeError], str] = {
+    errors.GroupFailedError: "the request failed: internal error",
+    errors.EngineClosedError: "the engine ended before the request finished: internal error",
+    errors.UnavailableError: "the service is down: internal error",
+}
+"""What callers are told instead of the text when another exception is behind it, which the text may quote."""
 _CLASSES = {kind.__name__: kind for kind in _CODES}
 _BY_CODE: Mapping[grpc.StatusCode, type[ForkdecodeError]] = {
     _Code.INVALID_ARGUMENT: errors.InvalidRequestError,
@@ -76,8 +82,7 @@ def _told(error: BaseException) -> tuple[type[ForkdecodeError], str]:
     kind = next((k for k in type(error).__mro__ if k in _CODES), None)
     if kind is None or kind is ForkdecodeError:
         return ForkdecodeError, "internal error"
-    hidden = kind is errors.GroupFailedError and error.__cause__ is not None
-    return kind, "the request failed: internal error" if hidden else str(error)
+    return kind, str(error) if error.__cause__ is None else _CAUSED.get(kind, str(error))
 
 
 def _details(

@@ -172,12 +172,14 @@ def caused(error: ForkdecodeError) -> ForkdecodeError:
         ForkdecodeError(SECRET),
         ModelLoadError(SECRET),
         caused(GroupFailedError(f"the step failed: ValueError: {SECRET}", request_id="r-1")),
+        caused(EngineClosedError(f"the engine died: {SECRET}")),
+        caused(UnavailableError(SECRET)),
     ],
     ids=lambda error: type(error).__name__,
 )
 def test_what_was_not_meant_for_callers_stays(error: BaseException) -> None:
     got = crossed(error)
-    assert got.rpc.code() == grpc.StatusCode.INTERNAL
+    assert got.rpc.code() == CODES.get(type(error), grpc.StatusCode.INTERNAL)
     assert "internal error" in str(got.error)
     told = f"{got.rpc.details()}{got.rpc.trailing_metadata()}{got.rpc.debug_error_string()}{got.details}"
     assert SECRET not in told
@@ -187,6 +189,11 @@ def test_a_failure_keeps_its_class_and_request_when_its_cause_stays() -> None:
     got = crossed(caused(GroupFailedError(SECRET, request_id="r-1")))
     assert type(got.error) is GroupFailedError
     assert got.error.request_id == "r-1"
+
+
+def test_a_wrong_request_may_quote_what_refused_it() -> None:
+    error = caused(InvalidRequestError("prompt: the chat template refuses it: no user", field="prompt"))
+    assert "no user" in str(crossed(error).error)
 
 
 def test_a_cancelled_task_is_a_cancelled_request() -> None:
