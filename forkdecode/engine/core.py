@@ -8,7 +8,7 @@ from typing import Protocol
 from forkdecode.engine.observer import EngineObserver, Phase
 from forkdecode.results import EngineStats
 from forkdecode.scheduler.events import GroupEvent
-from forkdecode.scheduler.request import DecodeRequest
+from forkdecode.scheduler.request import DecodeRequest, TreeOp
 from forkdecode.scheduler.scheduler import Scheduler
 from forkdecode.step import StepOutput, StepPlan
 
@@ -51,6 +51,12 @@ class Engine:
         if self._observer is not None and events:
             self._observer.cancelled(request_id, events)
         return events
+
+    def tree(self, op: TreeOp) -> None:
+        """Shares or releases what nodes hold, between two steps."""
+        self.scheduler.tree(op)
+        if self._observer is not None:
+            self._observer.tree(op)
 
     def step(self) -> Sequence[GroupEvent]:
         """Runs one step. A model that raises fails the groups of that step, and no others."""

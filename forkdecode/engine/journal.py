@@ -31,7 +31,7 @@ from forkdecode.model.info import ModelInfo
 from forkdecode.results import EngineStats
 from forkdecode.scheduler.events import GroupEvent, GroupFailed, GroupFinished
 from forkdecode.scheduler.preemption import PreemptionCost
-from forkdecode.scheduler.request import DecodeRequest
+from forkdecode.scheduler.request import DecodeRequest, TreeOp
 from forkdecode.scheduler.scheduler import Scheduler
 from forkdecode.step import StepOutput, StepPlan
 from forkdecode.text.stop import StopAutomaton
@@ -104,6 +104,9 @@ class Journal:
 
     def cancelled(self, request_id: str, events: Sequence[GroupEvent]) -> None:
         self._write("cancel", request_id, summary(events))
+
+    def tree(self, op: TreeOp) -> None:
+        self._write("tree", op)
 
     def planned(self, plan: StepPlan | None) -> None:
         self._step += 1

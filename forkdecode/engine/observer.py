@@ -7,7 +7,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from forkdecode.results import EngineStats
 from forkdecode.scheduler.events import GroupEvent
-from forkdecode.scheduler.request import DecodeRequest
+from forkdecode.scheduler.request import DecodeRequest, TreeOp
 from forkdecode.step import StepOutput, StepPlan
 
 Phase: TypeAlias = Literal["schedule", "execute", "commit"]
@@ -25,6 +25,9 @@ class EngineObserver(Protocol):
 
     def cancelled(self, request_id: str, events: Sequence[GroupEvent]) -> None:
         """A request was cancelled between two steps."""
+
+    def tree(self, op: TreeOp) -> None:
+        """What tree nodes hold was shared or released between two steps."""
 
     def planned(self, plan: StepPlan | None) -> None:
         """A step was scheduled; nothing of it has run yet."""

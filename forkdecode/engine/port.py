@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 from forkdecode.errors import ForkdecodeError
 from forkdecode.results import EngineStats
 from forkdecode.scheduler.events import GroupEvent
-from forkdecode.scheduler.request import DecodeRequest
+from forkdecode.scheduler.request import DecodeRequest, TreeOp
 
 Sink: TypeAlias = Callable[[GroupEvent | ForkdecodeError], None]
 """Takes a request's events, or the error that ended it, in a thread of the engine's: must not block."""
@@ -37,6 +37,10 @@ class EnginePort(Protocol):
     def cancel(self, request: DecodeRequest) -> None:
         """Ends this very request before its next step; no effect on one that has ended, nor on a
         later one of the same id."""
+
+    def tree(self, op: TreeOp) -> None:
+        """Shares or releases what nodes hold, between two steps, in order with submit(). Nothing is
+        answered: an engine that is down holds nothing."""
 
     def stats(self) -> EngineStats:
         """A snapshot taken between two steps. Raises UnavailableError while the engine is down."""

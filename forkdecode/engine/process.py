@@ -34,7 +34,18 @@ from forkdecode.scheduler.request import DecodeRequest
 from forkdecode.text.stop import StopAutomaton
 from forkdecode.text.token_bytes import TokenBytes, token_bytes
 from forkdecode.wire.frames import FrameReader, Outbox
-from forkdecode.wire.messages import AskStats, Cancel, Events, Failed, Hello, Refused, Start, Stats, Submit
+from forkdecode.wire.messages import (
+    AskStats,
+    Cancel,
+    Events,
+    Failed,
+    Hello,
+    Refused,
+    Start,
+    Stats,
+    Submit,
+    Tree,
+)
 from forkdecode.wire.records import CODEC
 
 UNSENT_BYTES = 2**28
@@ -217,6 +228,8 @@ class Desk:
             request = self._live.get(message.number)
             if request is not None:
                 self._thread.cancel(request)
+        elif isinstance(message, Tree):
+            self._thread.tree(message.op)
         elif isinstance(message, AskStats):
             self._ask_stats(message.number)
         else:
@@ -251,4 +264,7 @@ def _with_automaton(request: DecodeRequest, automaton: StopAutomaton | None) -> 
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1])))
+    status = main(int(sys.argv[1]))
+    sys.stderr.flush()
+    # Threads of libraries may stand inside C++, and an interpreter that goes down around them aborts.
+    os._exit(status)

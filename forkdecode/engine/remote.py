@@ -17,7 +17,7 @@ from forkdecode.engine.supervisor import EngineState, Supervisor
 from forkdecode.errors import invalid
 from forkdecode.model.info import ModelInfo
 from forkdecode.results import EngineStats
-from forkdecode.scheduler.request import DecodeRequest
+from forkdecode.scheduler.request import DecodeRequest, TreeOp
 from forkdecode.wire.messages import Start
 
 MAX_THREADS = 4096
@@ -120,6 +120,10 @@ class EngineProcess:
     def cancel(self, request: DecodeRequest) -> None:
         """See EnginePort."""
         self._supervisor.cancel(request)
+
+    def tree(self, op: TreeOp) -> None:
+        """See EnginePort. A new process holds nothing."""
+        self._supervisor.tree(op)
 
     def stats(self) -> EngineStats:
         """See EnginePort. Sums are since the process that serves now was started."""

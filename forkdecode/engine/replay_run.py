@@ -17,7 +17,7 @@ from forkdecode.errors import ForkdecodeError
 from forkdecode.kv.block_pool import BlockAccountingError
 from forkdecode.results import EngineStats
 from forkdecode.scheduler.events import GroupEvent
-from forkdecode.scheduler.request import DecodeRequest
+from forkdecode.scheduler.request import DecodeRequest, TreeOp
 from forkdecode.step import StepOutput, StepPlan
 from forkdecode.text.stop import StopAutomaton
 from forkdecode.text.token_bytes import TokenBytes
@@ -149,6 +149,10 @@ class RunReplay:
     def _take_cancel(self, request_id: str, events: Any) -> None:
         self._cancels += 1
         self._compare_events(events, self._scheduler.cancel(request_id))
+        self._check_blocks()
+
+    def _take_tree(self, op: TreeOp) -> None:
+        self._scheduler.tree(op)
         self._check_blocks()
 
     # -- a step -----------------------------------------------------------------------------------

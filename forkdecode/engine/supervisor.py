@@ -17,10 +17,21 @@ from forkdecode.engine.port import Job
 from forkdecode.engine.spawn import Child
 from forkdecode.errors import EngineClosedError, ForkdecodeError, ModelLoadError, UnavailableError
 from forkdecode.results import EngineStats
-from forkdecode.scheduler.request import DecodeRequest, check_capacity
+from forkdecode.scheduler.request import DecodeRequest, TreeOp, check_capacity
 from forkdecode.strategies.factory import make_policy
 from forkdecode.types import BestOf
-from forkdecode.wire.messages import AskStats, Cancel, Events, Failed, Hello, Refused, Start, Stats, Submit
+from forkdecode.wire.messages import (
+    AskStats,
+    Cancel,
+    Events,
+    Failed,
+    Hello,
+    Refused,
+    Start,
+    Stats,
+    Submit,
+    Tree,
+)
 from forkdecode.wire.records import CODEC
 
 EngineState: TypeAlias = Literal["starting", "serving", "down"]
@@ -96,6 +107,11 @@ class Supervisor:
             number = self._jobs.number_of(request)
             if number is not None and self._child is not None:
                 self._child.send(Cancel(number))
+
+    def tree(self, op: TreeOp) -> None:
+        with self._lock:
+            if self._child is not None and self._serving:
+                self._child.send(Tree(op))
 
     def ask_stats(self) -> Future[EngineStats]:
         answer: Future[EngineStats] = Future()

@@ -19,7 +19,7 @@ from forkdecode.engine.port import Job
 from forkdecode.errors import EngineClosedError, ForkdecodeError, GroupFailedError, invalid
 from forkdecode.results import EngineStats
 from forkdecode.scheduler.events import GroupEvent, GroupFailed, GroupFinished
-from forkdecode.scheduler.request import DecodeRequest
+from forkdecode.scheduler.request import DecodeRequest, TreeOp
 
 _log = structlog.get_logger("forkdecode.engine")
 
@@ -35,6 +35,11 @@ class _Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class _Tree:
+    op: TreeOp
+
+
+@dataclass(frozen=True, slots=True)
 class _Stats:
     answer: Future[EngineStats]
 
@@ -44,7 +49,7 @@ class _Close:
     pass
 
 
-_Command: TypeAlias = _Submit | _Cancel | _Stats | _Close
+_Command: TypeAlias = _Submit | _Cancel | _Tree | _Stats | _Close
 
 
 class EngineThread:
@@ -73,6 +78,10 @@ class EngineThread:
         """Ends this very request before its next step; no effect on one that has ended, nor on a
         later one of the same id."""
         self._loop.inbox.put(_Cancel(request))
+
+    def tree(self, op: TreeOp) -> None:
+        """Shares or releases what nodes hold, in order with submit()."""
+        self._loop.inbox.put(_Tree(op))
 
     def stats(self) -> EngineStats:
         """A snapshot taken between two steps. Raises EngineClosedError after close."""
@@ -160,9 +169,11 @@ class _Loop:
                 self._obey(command)
         return True
 
-    def _obey(self, command: _Submit | _Cancel | _Stats) -> None:
+    def _obey(self, command: _Submit | _Cancel | _Tree | _Stats) -> None:
         if isinstance(command, _Submit):
             self._admit(command.job)
+        elif isinstance(command, _Tree):
+            self._engine.tree(command.op)
         elif isinstance(command, _Stats):
             command.answer.set_result(self._engine.stats())
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from forkdecode.errors import CapacityError
 from forkdecode.step import I64, ProcessorSpec
@@ -11,9 +12,46 @@ from forkdecode.types import Continuations, Options, Strategy
 
 
 @dataclass(frozen=True, slots=True)
+class NodeRef:
+    """A node of a tree: a path of tokens that never changes. The engine does not know the path, only what
+    KV of it is held. A tree's numbers are given once, and never again."""
+
+    tree: str
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Each target holds from now on what `source` holds of its first `length` tokens."""
+
+    source: NodeRef
+    targets: tuple[NodeRef, ...]
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """These nodes hold nothing any more, nor will they by what runs now. nodes None: the whole tree."""
+
+    tree: str
+    nodes: tuple[int, ...] | None = None
+
+
+TreeOp: TypeAlias = Share | Release
+"""Takes effect between two steps. Nodes that hold nothing, unknown ones too, are nothing to share and
+nothing to release."""
+
+
+@dataclass(frozen=True, slots=True)
 class DecodeRequest:
     """prompt [P] int64, P >= 1. eos_ids and stop_ids end a candidate; eos_ids is empty under
     ignore_eos. stream: whether per-step events are wanted besides the outcome.
+
+    origin: the node whose path the prompt is. What it holds is not computed again, and once the prompt
+    is computed the node holds all of it but the last token. keep: candidate i leaves the KV of its path
+    but the last token with the node numbered keep.node + i, whatever it ended by; one that is not among
+    the candidates of the last event leaves nothing. Only where candidates are numbered from the start:
+    not for beams. A group that fails leaves nothing.
     """
 
     request_id: str
@@ -26,6 +64,8 @@ class DecodeRequest:
     stop_ids: I64
     automaton: StopAutomaton | None
     stream: bool = False
+    origin: NodeRef | None = None
+    keep: NodeRef | None = None
 
     @property
     def prompt_len(self) -> int:

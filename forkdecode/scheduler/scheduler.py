@@ -23,7 +23,7 @@ from forkdecode.scheduler.group import SequenceGroup
 from forkdecode.scheduler.outcome import partial_records, records
 from forkdecode.scheduler.plan import Moves, PlanBuilder
 from forkdecode.scheduler.preemption import PreemptionCost, Preemptor
-from forkdecode.scheduler.request import DecodeRequest, check_capacity
+from forkdecode.scheduler.request import DecodeRequest, TreeOp, check_capacity
 from forkdecode.scheduler.stats import Counters
 from forkdecode.step import StepOutput, StepPlan
 from forkdecode.strategies.factory import make_policy
@@ -105,6 +105,9 @@ class Scheduler:
         if group is None:
             return []
         return [self._fail(group, Cancelled("the request was cancelled", request_id=request_id))]
+
+    def tree(self, op: TreeOp) -> None:
+        """Shares or releases what nodes hold, between two steps."""
 
     def preempt(self, request_id: str) -> None:
         """Takes a running request out of the pool at the next step; it comes back when it fits."""

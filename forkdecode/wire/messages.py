@@ -9,7 +9,7 @@ from forkdecode.errors import ForkdecodeError
 from forkdecode.model.info import ModelInfo
 from forkdecode.results import EngineStats
 from forkdecode.scheduler.events import GroupEvent
-from forkdecode.scheduler.request import DecodeRequest
+from forkdecode.scheduler.request import DecodeRequest, TreeOp
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,13 @@ class Cancel:
     """Ends the request of that number, if it still runs."""
 
     number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Shares or releases what tree nodes hold, in order with what else is said."""
+
+    op: TreeOp
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from forkdecode.scheduler.events import (
     GroupStarted,
     TokensAppended,
 )
-from forkdecode.scheduler.request import DecodeRequest
+from forkdecode.scheduler.request import DecodeRequest, TreeOp
 from forkdecode.server.backend import Backend, EngineState, StepBell
 from tests.llm.models import EOS_ID, TOKENIZER, VOCAB
 
@@ -60,6 +60,9 @@ class Puppet:
             job = next(job for job in self._jobs if job.request is request)
         if name not in self._ended:
             self._end(job, GroupFailed(name, CancelledError("the request was cancelled"), (), USAGE))
+
+    def tree(self, op: TreeOp) -> None:
+        return
 
     def stats(self) -> EngineStats:
         if self.is_down:
