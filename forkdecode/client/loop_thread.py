@@ -94,8 +94,10 @@ class LoopThread:
 
 
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    # grpcio before 1.80 wakes every loop of the process for the events of one; the others find none.
-    if not isinstance(context.get("exception"), BlockingIOError):
+    # grpcio's events are of all loops of the process. Before 1.80 each wakes every loop, and the others
+    # find none; one that comes for a loop that has been closed is of no use to anybody.
+    of_grpc = "PollerCompletionQueue" in str(context.get("message"))
+    if not (of_grpc and isinstance(context.get("exception"), (BlockingIOError, RuntimeError))):
         loop.default_exception_handler(context)
 
 

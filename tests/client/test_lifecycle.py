@@ -181,6 +181,31 @@ def test_a_loop_thread_ends_whatever_waits_for_it() -> None:
         loop.call(nothing)
 
 
+@pytest.mark.parametrize(
+    ("message", "error", "told"),
+    [
+        ("Exception in callback PollerCompletionQueue._handle_events()", BlockingIOError(11, "again"), False),
+        ("Exception in callback PollerCompletionQueue._handle_events()", RuntimeError("closed"), False),
+        ("Exception in callback PollerCompletionQueue._handle_events()", ValueError("new"), True),
+        ("Exception in callback put()", RuntimeError("ours"), True),
+    ],
+)
+def test_what_grpc_wakes_every_loop_for_is_not_logged(
+    message: str, error: Exception, told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    loop = LoopThread()
+
+    async def report() -> None:
+        asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
+
+    async def nothing() -> None:
+        return None
+
+    loop.call(report)
+    loop.stop(nothing)
+    assert bool(caplog.records) == told
+
+
 # -- coroutines ---------------------------------------------------------------------------------------
 
 
