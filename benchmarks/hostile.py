@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import grpc
@@ -48,7 +49,8 @@ class Found:
 
     outcomes: dict[str, Counter[str]] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
-    neighbours: int = 0
+    neighbours: list[float] = field(default_factory=list)
+    """Seconds of each exact result of a good request."""
 
     def judge(self, attack: Attack, code: str, error: ForkdecodeError | None, whole: bool) -> None:
         """One request and how it ended."""
@@ -133,12 +135,13 @@ class Neighbour:
         """Again and again."""
         while not until.is_set():
             for strategy, known in zip(GOOD, self._known, strict=True):
+                begin = time.perf_counter()
                 try:
                     same = await self._decode(strategy) == known
                 except grpc.aio.AioRpcError as error:
                     found.faults.append(f"neighbour {strategy}: {error.code()} {error.details()}")
                     continue
-                found.neighbours += 1
+                found.neighbours.append(time.perf_counter() - begin)
                 if not same:
                     found.faults.append(f"neighbour {strategy}: another result")
 
@@ -203,7 +206,11 @@ async def attack_server(address: str, count: int, seed: int, streams: int = 8) -
         "seconds": round(seconds, 1),
         "outcomes": {kind: dict(codes) for kind, codes in sorted(found.outcomes.items())},
         "refused_without_a_step": refused,
-        "exact_neighbours": found.neighbours,
+        "exact_neighbours": len(found.neighbours),
+        "neighbour_seconds": {
+            "median": round(median(found.neighbours), 3),
+            "worst": round(max(found.neighbours), 3),
+        },
         "faults": found.faults[:50],
     }
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from google.protobuf.descriptor import FieldDescriptor
-
+from benchmarks.hostile_random import any_field, damage, fill, tag
 from benchmarks.hostile_wrong import wrong_decode, wrong_other
 from forkdecode.results import ServedModel
 from forkdecode.rpc.v1 import decode_pb2 as pb
@@ -25,19 +23,6 @@ METHODS: dict[str, Any] = {
 """Their requests, by the names of the methods."""
 _BROKEN = (b"\xed\xa0\x80", b"\xed\xbf\xbf", b"\xff\xfe", b"\xc3", b"\xf8\x88\x80\x80\x80", b"\xc0\x80")
 """Lone surrogates, a byte order mark of another encoding, half a character, five bytes, a long NUL."""
-_TEXTS = (
-    "",
-    "a",
-    "hello",
-    "\0",
-    "\n" * 40,
-    "\u202e\u0301",
-    "\U0001f9d1\u200d\U0001f680",
-    "{{ 7 * 7 }}",
-    "%s%n",
-    "<|im_end|>",
-)
-_DOUBLES = (0.0, -0.0, 0.5, 1.0, -1.0, 5e-324, 1e308, math.inf, -math.inf, math.nan, 100.0, 10001.0)
 _MAX_SIZE = 3 * 2**20
 """Bytes of the largest that a server of default settings still reads."""
 
@@ -100,7 +85,7 @@ def _random(rng: random.Random, model: ServedModel) -> Attack:
     """Any values in any fields."""
     method = rng.choice(list(METHODS))
     request = METHODS[method]()
-    _fill(rng, request, model)
+    fill(rng, request, model)
     if isinstance(request, pb.DecodeRequest) and rng.random() < 0.9:
         request.options.max_tokens = rng.randint(1, 3)
     return Attack("random message", method, request.SerializeToString())
@@ -111,7 +96,7 @@ def _mutated(rng: random.Random, model: ServedModel) -> Attack:
     source = _random if rng.random() < 0.5 else _wrong
     data = bytearray(plain(rng, model).SerializeToString() if rng.random() < 0.4 else source(rng, model).data)
     for _ in range(rng.randint(1, 4)):
-        _damage(rng, data)
+        damage(rng, data)
     return Attack("damaged message", rng.choice(list(METHODS)), bytes(data[:_MAX_SIZE]))
 
 
@@ -148,14 +133,14 @@ def _unknown(rng: random.Random, model: ServedModel) -> Attack:
     inner.append(("options.bad_words[0].", request.options.bad_words[0]))
     prefix, message = rng.choice(inner)
     number = rng.choice((50, 1000, 2**29 - 1))
-    message.MergeFromString(_field(rng, number))
+    message.MergeFromString(any_field(rng, number))
     return Attack("unknown field", "Decode", request.SerializeToString(), True, f"{prefix}{number}")
 
 
 def _wrong_type(rng: random.Random, model: ServedModel) -> Attack:
     """A member of a oneof, as a number of eight bytes: no field has that type."""
     number = rng.choice((2, 3, 4, 5))
-    data = plain(rng, model).SerializeToString() + _tag(number, 1) + rng.randbytes(8)
+    data = plain(rng, model).SerializeToString() + tag(number, 1) + rng.randbytes(8)
     return Attack("wrong type in oneof", "Decode", data, True, str(number))
 
 
@@ -180,7 +165,9 @@ _HUGE: dict[str, Callable[[pb.DecodeRequest, int], Any]] = {
     "options.max_tokens": lambda r, size: setattr(r.options, "max_tokens", 2**31 - size),
     "options.stop_token_ids": lambda r, size: r.options.stop_token_ids.extend([2**31] * (size // 5)),
     "options.bad_words": lambda r, size: r.options.bad_words.extend([pb.BadWord(text="a")] * (size // 8)),
-    "prompt.chat.messages": lambda r, size: r.prompt.chat.messages.extend([pb.ChatMessage()] * (size // 4)),
+    "prompt.chat.messages": lambda r, size: r.prompt.chat.messages.extend(
+        [pb.ChatMessage()] * (2**16 + size // 64)
+    ),
     "options.forced_prefix_ids": lambda r, size: r.options.forced_prefix_ids.ids.extend([1] * size),
 }
 
@@ -196,6 +183,19 @@ def _huge_text(rng: random.Random, model: ServedModel) -> Attack:
     return Attack("huge text", "Decode", request.SerializeToString(), True, "prompt")
 
 
+def _too_big(rng: random.Random, model: ServedModel) -> Attack:
+    """More candidates than blocks or tokens there are, or more bytes than the server reads."""
+    request = plain(rng, model)
+    if rng.random() < 0.1:
+        request.options.cache_salt = "x" * model.max_request_bytes
+        return Attack("too big", "Decode", request.SerializeToString(), True)
+    if rng.random() < 0.5:
+        request.beam.width = rng.choice((model.vocab_size + 1, 65_536))
+    else:
+        request.sample.n = 65_536
+    return Attack("too big", "Decode", request.SerializeToString(), request.sample.n > model.num_blocks)
+
+
 _KINDS: tuple[tuple[Callable[[random.Random, ServedModel], Attack], float], ...] = (
     (_wrong, 30),
     (_random, 20),
@@ -205,95 +205,7 @@ _KINDS: tuple[tuple[Callable[[random.Random, ServedModel], Attack], float], ...]
     (_unknown, 6),
     (_wrong_type, 3),
     (_both, 3),
+    (_too_big, 2),
     (_huge, 1.6),
     (_huge_text, 0.4),
 )
-
-
-# -- what they are made of --------------------------------------------------------------------------------
-
-
-def _fill(rng: random.Random, message: Any, model: ServedModel) -> None:
-    """Sets about half of the fields, at any depth."""
-    for field in message.DESCRIPTOR.fields:
-        if rng.random() < 0.5:
-            continue
-        if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            getattr(message, field.name)[_number(rng, model)] = rng.choice(_DOUBLES)
-        elif not field.is_repeated:
-            if field.message_type is not None:
-                getattr(message, field.name).SetInParent()
-                _fill(rng, getattr(message, field.name), model)
-            else:
-                setattr(message, field.name, _value(rng, field, model))
-        else:
-            _fill_list(rng, getattr(message, field.name), field, model)
-
-
-def _fill_list(rng: random.Random, items: Any, field: Any, model: ServedModel) -> None:
-    for _ in range(rng.choice((0, 1, 1, 2, 3, 20))):
-        if field.message_type is not None:
-            _fill(rng, items.add(), model)
-        else:
-            items.append(_value(rng, field, model))
-
-
-_POOLS: dict[int, tuple[Any, ...]] = {
-    FieldDescriptor.TYPE_STRING: _TEXTS,
-    FieldDescriptor.TYPE_DOUBLE: _DOUBLES,
-    FieldDescriptor.TYPE_BOOL: (False, True),
-    FieldDescriptor.TYPE_ENUM: (0, 1, 2, 3, 99, -1, -(2**31)),
-    FieldDescriptor.TYPE_SINT32: (0, 1, -1, -(2**31), 2**31 - 1),
-    FieldDescriptor.TYPE_UINT64: (0, 1, 2**63, 2**64 - 1),
-}
-
-
-def _value(rng: random.Random, field: Any, model: ServedModel) -> Any:
-    pool = _POOLS.get(field.type)
-    return _number(rng, model) if pool is None else rng.choice(pool)
-
-
-def _number(rng: random.Random, model: ServedModel) -> int:
-    """Of 32 bits: often a small one, which may be served."""
-    if rng.random() < 0.7:
-        return rng.randint(0, 3)
-    size = model.vocab_size
-    return rng.choice((17, size - 1, size, size + 1, 65_536, 65_537, 2**31 - 1, 2**31, 2**32 - 1))
-
-
-def _damage(rng: random.Random, data: bytearray) -> None:
-    """One change: a byte, a piece less, a piece twice, a piece more, an end."""
-    at = rng.randrange(len(data) + 1)
-    end = min(len(data), at + rng.choice((1, 1, 2, 4, 16)))
-    match rng.randrange(5):
-        case 0 if at < len(data):
-            data[at] = rng.randrange(256)
-        case 1:
-            del data[at:end]
-        case 2:
-            data[at:at] = data[at:end]
-        case 3:
-            data[at:at] = rng.randbytes(end - at)
-        case _:
-            del data[at:]
-
-
-def _field(rng: random.Random, number: int) -> bytes:
-    """A field of any wire type."""
-    match rng.randrange(4):
-        case 0:
-            return _tag(number, 0) + b"\x01"
-        case 1:
-            return _tag(number, 1) + rng.randbytes(8)
-        case 2:
-            return _tag(number, 2) + b"\x03abc"
-        case _:
-            return _tag(number, 5) + rng.randbytes(4)
-
-
-def _tag(number: int, kind: int) -> bytes:
-    value, out = number << 3 | kind, bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*out, value])

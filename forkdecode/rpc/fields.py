@@ -36,7 +36,7 @@ def check_known(message: Message) -> None:
     path = _unknown(message, "")
     if path is not None:
         allowed = f"the fields of {message.DESCRIPTOR.full_name} that this server knows"
-        raise invalid(path, "is a field number, or its type one, that this server does not know", allowed)
+        raise invalid(path, "is unknown to this server: its number, or its type", allowed)
 
 
 def _unknown(message: Message, prefix: str) -> str | None:
