@@ -228,7 +228,11 @@ def _descriptors() -> set[str]:
 
 
 def test_close_ends_what_runs_and_leaves_nothing(
-    folder: Path, maker: RequestMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path,
+    maker: RequestMaker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     journal = tmp_path / "steps.journal"
@@ -249,6 +253,7 @@ def test_close_ends_what_runs_and_leaves_nothing(
     assert pid is not None
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+    assert "terminate" not in capfd.readouterr().err  # it ends in order, not by an abort in a library
     assert list(tmp_path.iterdir()) == [journal]
     assert journal.stat().st_size > 1000
     assert _descriptors() == descriptors
