@@ -79,6 +79,16 @@ def test_requests_without_fields_refuse_them_too(kind: Any) -> None:
         check_known(kind.FromString(UNKNOWN))
 
 
+def test_an_unknown_field_of_an_entry_of_a_map_is_refused() -> None:
+    entry = pb.Options.LogitBiasEntry(key=3, value=1.0)  # type: ignore[attr-defined]
+    entry.MergeFromString(UNKNOWN)
+    options = pb.Options()
+    options.MergeFromString(bytes([11 << 3 | 2, entry.ByteSize()]) + entry.SerializeToString())
+    with pytest.raises(InvalidRequestError) as caught:
+        check_known(pb.DecodeRequest(options=options))
+    assert caught.value.field == "options.11"
+
+
 def test_a_list_too_long_to_look_into_is_refused_as_a_whole() -> None:
     request = pb.DecodeRequest()
     request.options.bad_words.extend([pb.BadWord(text="a")] * MAX_ENTRIES)
