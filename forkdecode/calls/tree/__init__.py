@@ -1,0 +1,8 @@
+"""Tree sessions as callers see them, in process and by a server alike."""
+
+from forkdecode.calls.tree.asynchronous import AsyncTree
+from forkdecode.calls.tree.link import AsyncTreeLink, TreeLink
+from forkdecode.calls.tree.node import Node
+from forkdecode.calls.tree.sync import Tree
+
+__all__ = ["AsyncTree", "AsyncTreeLink", "Node", "Tree", "TreeLink"]

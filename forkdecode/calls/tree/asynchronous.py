@@ -1,0 +1,310 @@
+"""A tree session for event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any, TypeVar, overload
+
+from forkdecode.calls.tree import verbs
+from forkdecode.calls.tree.link import AsyncTreeLink
+from forkdecode.calls.tree.node import Node
+from forkdecode.calls.tree.verbs import Nodes, Verb
+from forkdecode.calls.tree.view import Reply, TreeView
+from forkdecode.errors import EngineClosedError, ForkdecodeError, invalid
+from forkdecode.results import ScoredContinuation
+from forkdecode.tree_types import Decode, NodeDelta, NodePath, NodeStopped, TreeOpened
+from forkdecode.types import Greedy, Options, Sample
+
+T = TypeVar("T")
+
+
+class AsyncTree:
+    """Tree for asyncio: the same arguments, results and errors, for any number of tasks of one event loop.
+    Made by AsyncLLM.tree and AsyncClient.tree. Cancelling decode() prunes what it would have returned."""
+
+    def __init__(self, link: AsyncTreeLink, view: TreeView, reader: Reader) -> None:
+        """Use create()."""
+        assert view.opened is not None, "the session's first event is there"
+        self._opened: TreeOpened = view.opened
+        self._link = link
+        self._view = view
+        self._reader = reader
+        self._finalizer = weakref.finalize(self, _abandon, reader, link)
+
+    @classmethod
+    async def create(cls, link: AsyncTreeLink) -> AsyncTree:
+        """Waits for the session to be opened."""
+        view = TreeView()
+        reader = Reader(link, view)
+        try:
+            await reader.until(lambda: view.opened is not None)
+        except BaseException:
+            _abandon(reader, link)
+            raise
+        return cls(link, view, reader)
+
+    @property
+    def name(self) -> str:
+        """The session's, unique where it runs."""
+        return self._opened.tree
+
+    @property
+    def model(self) -> str:
+        """What decodes it."""
+        return self._opened.model
+
+    @property
+    def seed(self) -> int:
+        """The same prompt, seed and commands make the same tree."""
+        return self._opened.seed
+
+    @property
+    def root(self) -> Node:
+        """The prompt, or what was imported first. Raises InvalidRequestError before there is one."""
+        root = self._view.root or next(iter(self.nodes), None)
+        if root is None:
+            raise invalid("prompt", "this tree was opened without one", "import_() first")
+        return root
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All that are not pruned, by number."""
+        return tuple(self._view.nodes.values())
+
+    def node(self, number: int) -> Node:
+        """The node of a number. Raises InvalidRequestError."""
+        if number not in self._view.nodes:
+            raise invalid("node", f"{number!r} is not in this tree", "numbers of live nodes")
+        return self._view.nodes[number]
+
+    async def decode(
+        self,
+        nodes: Nodes,
+        strategy: Greedy | Sample | None = None,
+        *,
+        step: str | Sequence[str] = (),
+        seed: int | None = None,
+        options: Options | None = None,
+        **given: Any,
+    ) -> list[Node]:
+        """Tree.decode, awaited."""
+        verb = verbs.decode(nodes, strategy, step, seed, options, given, at_once=False)
+        return await self._run(verb)
+
+    async def start(
+        self,
+        nodes: Nodes,
+        strategy: Greedy | Sample | None = None,
+        *,
+        step: str | Sequence[str] = (),
+        seed: int | None = None,
+        options: Options | None = None,
+        **given: Any,
+    ) -> list[Node]:
+        """Tree.start, awaited: the children are being generated; see wait()."""
+        return await self._run(verbs.decode(nodes, strategy, step, seed, options, given, at_once=True))
+
+    async def stream(
+        self,
+        nodes: Nodes,
+        strategy: Greedy | Sample | None = None,
+        *,
+        step: str | Sequence[str] = (),
+        seed: int | None = None,
+        options: Options | None = None,
+        **given: Any,
+    ) -> AsyncIterator[NodeDelta | NodeStopped]:
+        """Tree.stream as an async generator: the command is sent when it is first asked for an event."""
+        verb = verbs.decode(nodes, strategy, step, seed, options, given, at_once=True, stream=True)
+        reply = await self._send(verb)
+        events = reply.events
+        assert events is not None, "this reply streams"
+        try:
+            while True:
+                await self._reader.until(lambda: bool(events) or reply.ended)
+                while events:
+                    yield events.popleft()
+                if reply.error is not None:
+                    raise reply.error
+                if reply.ended:
+                    return
+        finally:
+            running = [node for node in reply.nodes if node.is_generating and not node.is_pruned]
+            if running and self._view.error is None:
+                await self._send(verbs.stop(running))
+
+    async def wait(self, nodes: Nodes) -> None:
+        """Until none of them is being generated."""
+        chosen = verbs.some(nodes)
+        await self._reader.until(lambda: not any(node.is_generating for node in chosen))
+
+    async def fork(self, node: Node, n: int = 1, *, seeds: Sequence[int] | None = None) -> list[Node]:
+        """Tree.fork, awaited."""
+        return await self._run(verbs.fork(node, n, seeds))
+
+    async def extend(self, node: Node, continuation: str | Sequence[int]) -> Node:
+        """Tree.extend, awaited."""
+        return await self._run(verbs.extend(node, continuation))
+
+    @overload
+    async def score(
+        self,
+        nodes: Node,
+        continuations: Sequence[str | Sequence[int]] = (),
+        *,
+        top_logprobs: int = 0,
+        priority: int = 0,
+    ) -> tuple[ScoredContinuation, ...]: ...
+
+    @overload
+    async def score(
+        self,
+        nodes: Sequence[Node],
+        continuations: Sequence[str | Sequence[int]] = (),
+        *,
+        top_logprobs: int = 0,
+        priority: int = 0,
+    ) -> list[tuple[ScoredContinuation, ...]]: ...
+
+    async def score(
+        self,
+        nodes: Nodes,
+        continuations: Sequence[str | Sequence[int]] = (),
+        *,
+        top_logprobs: int = 0,
+        priority: int = 0,
+    ) -> tuple[ScoredContinuation, ...] | list[tuple[ScoredContinuation, ...]]:
+        """Tree.score, awaited."""
+        scores = await self._run(verbs.score(nodes, continuations, top_logprobs, priority))
+        return scores[0] if isinstance(nodes, Node) else scores
+
+    async def prune(self, nodes: Nodes, *, subtree: bool = True) -> None:
+        """Tree.prune, awaited."""
+        await self._run(verbs.prune(nodes, subtree))
+
+    async def truncate(self, node: Node, num_tokens: int) -> Node:
+        """Tree.truncate, awaited."""
+        return await self._run(verbs.truncate(node, num_tokens))
+
+    async def pin(self, nodes: Nodes, ttl: float | None = None) -> None:
+        """Tree.pin, awaited."""
+        await self._run(verbs.pin(nodes, ttl))
+
+    async def unpin(self, nodes: Nodes) -> None:
+        """Tree.unpin, awaited."""
+        await self._run(verbs.unpin(nodes))
+
+    async def stop(self, nodes: Nodes) -> None:
+        """Tree.stop, awaited."""
+        await self._run(verbs.stop(nodes))
+
+    async def finish(self, nodes: Nodes) -> None:
+        """Tree.finish, awaited."""
+        await self._run(verbs.finish(nodes))
+
+    async def export(self, nodes: Nodes) -> list[NodePath]:
+        """Tree.export, awaited."""
+        return await self._run(verbs.export(nodes))
+
+    async def import_(self, paths: NodePath | Iterable[NodePath]) -> list[Node]:
+        """Tree.import_, awaited."""
+        return await self._run(verbs.import_(paths))
+
+    async def close(self) -> None:
+        """Ends the session and frees all it holds. Idempotent."""
+        if self._finalizer.detach() is not None:
+            self._reader.stop()
+            await self._link.close()
+
+    async def __aenter__(self) -> AsyncTree:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _run(self, verb: Verb[T]) -> T:
+        reply = await self._send(verb)
+        try:
+            await self._reader.until(lambda: verb.ready(reply))
+        except asyncio.CancelledError:
+            # The caller will never learn of the nodes that it asked for.
+            if reply.nodes and self._view.error is None and isinstance(verb.command(0), Decode):
+                await asyncio.shield(self._send(verbs.prune(reply.nodes, True)))
+            raise
+        if reply.error is not None:
+            raise reply.error
+        return verb.read(reply)
+
+    async def _send(self, verb: Verb[T]) -> Reply:
+        if self._view.error is not None:
+            raise self._view.error
+        number, reply = self._view.expect(stream=verb.stream)
+        try:
+            await self._link.send(verb.command(number))
+        except BaseException:
+            self._view.forget(number)
+            raise
+        return reply
+
+
+class Reader:
+    """Receives a session's events and wakes those who wait for something to become true. It knows nothing
+    of the tree, so that a tree that is dropped is gone."""
+
+    def __init__(self, link: AsyncTreeLink, view: TreeView) -> None:
+        self._link = link
+        self._view = view
+        self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
+        self.loop = asyncio.get_running_loop()
+        self._task = self.loop.create_task(self._read())
+
+    async def until(self, done: Callable[[], bool]) -> None:
+        """Raises what ended the session before `done` was true."""
+        if done():
+            return
+        if self._view.error is not None:
+            raise self._view.error
+        future: asyncio.Future[None] = self.loop.create_future()
+        self._waiting[future] = done
+        try:
+            await future
+        finally:
+            del self._waiting[future]
+
+    def stop(self) -> None:
+        """No event is received any more; who waits is told."""
+        self._task.cancel()
+        self._fail(EngineClosedError("the tree was closed"))
+
+    async def _read(self) -> None:
+        while True:
+            try:
+                self._view.apply(await self._link.receive())
+            except ForkdecodeError as error:
+                return self._fail(error)
+            for future, done in self._waiting.items():
+                if not future.done() and done():
+                    future.set_result(None)
+
+    def _fail(self, error: ForkdecodeError) -> None:
+        if self._view.error is None:
+            self._view.fail(error)
+        for future, done in self._waiting.items():
+            if future.done():
+                continue
+            if done():
+                future.set_result(None)
+            else:
+                future.set_exception(self._view.error or error)
+
+
+def _abandon(reader: Reader, link: AsyncTreeLink) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop has been closed
+        reader.loop.call_soon_threadsafe(reader.stop)
+    link.abandon()

@@ -1,0 +1,300 @@
+"""A tree session for threads."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, TypeVar, overload
+
+from forkdecode.calls.tree import verbs
+from forkdecode.calls.tree.link import TreeLink
+from forkdecode.calls.tree.node import Node
+from forkdecode.calls.tree.verbs import Nodes, Verb
+from forkdecode.calls.tree.view import Reply, TreeView
+from forkdecode.checks import check_float
+from forkdecode.errors import ForkdecodeError, invalid
+from forkdecode.results import ScoredContinuation
+from forkdecode.tree_types import Command, Decode, NodeDelta, NodePath, NodeStopped, TreeEvent, TreeOpened
+from forkdecode.types import Greedy, Options, Sample
+
+T = TypeVar("T")
+
+
+class Tree:
+    """A tree of sequences that is steered from here. Made by LLM.tree and Client.tree; safe to use from
+    several threads. Closing it, or dropping it, ends what runs and frees all its KV.
+
+    Every verb raises InvalidRequestError naming the field at fault (`nodes` of another tree, pruned,
+    finished ...), CapacityError beyond the session's limits or the machine's, and what ended the session.
+    """
+
+    def __init__(self, link: TreeLink) -> None:
+        self._link = link
+        self._view = TreeView()
+        self._changed = threading.Condition()
+        self._receiving = False
+        self._finalizer = weakref.finalize(self, link.close)
+        opened = self._wait(lambda: self._view.opened)
+        assert opened is not None, "waited for"
+        self._opened: TreeOpened = opened
+
+    @property
+    def name(self) -> str:
+        """The session's, unique where it runs."""
+        return self._opened.tree
+
+    @property
+    def model(self) -> str:
+        """What decodes it."""
+        return self._opened.model
+
+    @property
+    def seed(self) -> int:
+        """The same prompt, seed and commands make the same tree."""
+        return self._opened.seed
+
+    @property
+    def root(self) -> Node:
+        """The prompt, or what was imported first. Raises InvalidRequestError before there is one."""
+        root = self._view.root or next(iter(self.nodes), None)
+        if root is None:
+            raise invalid("prompt", "this tree was opened without one", "import_() first")
+        return root
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All that are not pruned, by number."""
+        with self._changed:
+            return tuple(self._view.nodes.values())
+
+    def node(self, number: int) -> Node:
+        """The node of a number. Raises InvalidRequestError."""
+        with self._changed:
+            if number not in self._view.nodes:
+                raise invalid("node", f"{number!r} is not in this tree", "numbers of live nodes")
+            return self._view.nodes[number]
+
+    def decode(
+        self,
+        nodes: Nodes,
+        strategy: Greedy | Sample | None = None,
+        *,
+        step: str | Sequence[str] = (),
+        seed: int | None = None,
+        options: Options | None = None,
+        **given: Any,
+    ) -> list[Node]:
+        """Decodes children of one node or of several, all in one batch, and waits for them: strategy.n
+        of each node, node by node.
+
+        strategy: Greedy() by default. step: texts that end a child and stay in its text. seed: by default
+        each node's next one, so that decoding a node again draws anew. Options as in LLM.decode.
+        """
+        verb = verbs.decode(nodes, strategy, step, seed, options, given, at_once=False)
+        return self._run(verb)
+
+    def start(
+        self,
+        nodes: Nodes,
+        strategy: Greedy | Sample | None = None,
+        *,
+        step: str | Sequence[str] = (),
+        seed: int | None = None,
+        options: Options | None = None,
+        **given: Any,
+    ) -> list[Node]:
+        """decode() that does not wait: the children are being generated; see wait()."""
+        return self._run(verbs.decode(nodes, strategy, step, seed, options, given, at_once=True))
+
+    def stream(
+        self,
+        nodes: Nodes,
+        strategy: Greedy | Sample | None = None,
+        *,
+        step: str | Sequence[str] = (),
+        seed: int | None = None,
+        options: Options | None = None,
+        **given: Any,
+    ) -> Iterator[NodeDelta | NodeStopped]:
+        """decode() that yields what happens to the children. The command is sent at once; closing the
+        iterator stops them where they are."""
+        verb = verbs.decode(nodes, strategy, step, seed, options, given, at_once=True, stream=True)
+        _, reply = self._send(verb)
+        self._await(verb, reply)
+        return self._events(reply)
+
+    def wait(self, nodes: Nodes, timeout: float | None = None) -> None:
+        """Until none of them is being generated. Raises TimeoutError after `timeout` seconds."""
+        chosen = verbs.some(nodes)
+        self._wait(lambda: not any(node.is_generating for node in chosen), timeout)
+
+    def fork(self, node: Node, n: int = 1, *, seeds: Sequence[int] | None = None) -> list[Node]:
+        """n nodes of the same path whose draws differ. seeds: by default the node's next ones."""
+        return self._run(verbs.fork(node, n, seeds))
+
+    def extend(self, node: Node, continuation: str | Sequence[int]) -> Node:
+        """A child that goes on with a text, tokenized by itself, or with token ids."""
+        return self._run(verbs.extend(node, continuation))
+
+    @overload
+    def score(
+        self,
+        nodes: Node,
+        continuations: Sequence[str | Sequence[int]] = (),
+        *,
+        top_logprobs: int = 0,
+        priority: int = 0,
+    ) -> tuple[ScoredContinuation, ...]: ...
+
+    @overload
+    def score(
+        self,
+        nodes: Sequence[Node],
+        continuations: Sequence[str | Sequence[int]] = (),
+        *,
+        top_logprobs: int = 0,
+        priority: int = 0,
+    ) -> list[tuple[ScoredContinuation, ...]]: ...
+
+    def score(
+        self,
+        nodes: Nodes,
+        continuations: Sequence[str | Sequence[int]] = (),
+        *,
+        top_logprobs: int = 0,
+        priority: int = 0,
+    ) -> tuple[ScoredContinuation, ...] | list[tuple[ScoredContinuation, ...]]:
+        """How likely each continuation of each node is; without continuations, the node's own tokens."""
+        scores = self._run(verbs.score(nodes, continuations, top_logprobs, priority))
+        return scores[0] if isinstance(nodes, Node) else scores
+
+    def prune(self, nodes: Nodes, *, subtree: bool = True) -> None:
+        """Lets go of nodes, and of their descendants unless `subtree` is False."""
+        self._run(verbs.prune(nodes, subtree))
+
+    def truncate(self, node: Node, num_tokens: int) -> Node:
+        """A node of the first `num_tokens` tokens of a node's path, the prompt's counted."""
+        return self._run(verbs.truncate(node, num_tokens))
+
+    def pin(self, nodes: Nodes, ttl: float | None = None) -> None:
+        """Keeps the session from letting go of nodes' KV, for ttl seconds."""
+        self._run(verbs.pin(nodes, ttl))
+
+    def unpin(self, nodes: Nodes) -> None:
+        """Takes pin() back."""
+        self._run(verbs.unpin(nodes))
+
+    def stop(self, nodes: Nodes) -> None:
+        """Ends nodes that are being generated where they are."""
+        self._run(verbs.stop(nodes))
+
+    def finish(self, nodes: Nodes) -> None:
+        """Says that nothing more is decoded from nodes; their KV is freed."""
+        self._run(verbs.finish(nodes))
+
+    def export(self, nodes: Nodes) -> list[NodePath]:
+        """Plain records of nodes, for import_() in another session of the same model."""
+        return self._run(verbs.export(nodes))
+
+    def import_(self, paths: NodePath | Iterable[NodePath]) -> list[Node]:
+        """Makes exported nodes."""
+        return self._run(verbs.import_(paths))
+
+    def close(self) -> None:
+        """Ends the session and frees all it holds. Idempotent."""
+        self._finalizer()
+
+    def __enter__(self) -> Tree:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self, verb: Verb[T]) -> T:
+        command, reply = self._send(verb)
+        try:
+            self._await(verb, reply)
+        except ForkdecodeError:
+            raise
+        except BaseException:
+            self._give_up(command, reply)
+            raise
+        return verb.read(reply)
+
+    def _send(self, verb: Verb[T]) -> tuple[Command, Reply]:
+        with self._changed:
+            if self._view.error is not None:
+                raise self._view.error
+            number, reply = self._view.expect(stream=verb.stream)
+            try:
+                command = verb.command(number)
+                self._link.send(command)
+            except BaseException:
+                self._view.forget(number)
+                raise
+            return command, reply
+
+    def _await(self, verb: Verb[T], reply: Reply) -> None:
+        self._wait(lambda: verb.ready(reply))
+        if reply.error is not None:
+            raise reply.error
+
+    def _give_up(self, command: Command, reply: Reply) -> None:
+        """The caller was interrupted: it will never learn of the nodes that it asked for."""
+        if isinstance(command, Decode) and reply.nodes:
+            self._send(verbs.prune(reply.nodes, True))
+
+    def _events(self, reply: Reply) -> Iterator[NodeDelta | NodeStopped]:
+        assert reply.events is not None, "this reply streams"
+        try:
+            while True:
+                self._wait(lambda: reply.events or reply.ended)
+                while reply.events:
+                    yield reply.events.popleft()
+                if reply.error is not None:
+                    raise reply.error
+                if reply.ended:
+                    return
+        finally:
+            running = [node for node in reply.nodes if node.is_generating and not node.is_pruned]
+            if running and self._view.error is None:
+                self._run(verbs.stop(running))
+
+    def _wait(self, done: Callable[[], T], timeout: float | None = None) -> T:
+        """Receives events until `done` says so, and returns what it says. One thread receives for all."""
+        deadline = None if timeout is None else time.monotonic() + max(0.0, check_float("timeout", timeout))
+        with self._changed:
+            while True:
+                if found := done():
+                    return found
+                if self._view.error is not None:
+                    raise self._view.error
+                left = None if deadline is None else min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
+                if self._receiving:
+                    if not self._changed.wait(left) and left is not None:
+                        raise TimeoutError(f"not there after {timeout} s")
+                else:
+                    self._receive(left)
+
+    def _receive(self, timeout: float | None) -> None:
+        """Takes one event, as the one that does; others may send meanwhile."""
+        self._receiving = True
+        self._changed.release()
+        event: TreeEvent | ForkdecodeError | None = None
+        try:
+            event = self._link.receive(timeout)
+        except ForkdecodeError as error:
+            event = error
+        finally:
+            self._changed.acquire()
+            self._receiving = False
+            if isinstance(event, ForkdecodeError):
+                self._view.fail(event)
+            elif event is not None:
+                self._view.apply(event)
+            self._changed.notify_all()

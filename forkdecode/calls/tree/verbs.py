@@ -1,0 +1,186 @@
+"""A tree's verbs: each a command and what its caller gets of the reply. Shared by Tree and AsyncTree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from forkdecode.calls.tree.node import Node
+from forkdecode.calls.tree.view import Reply
+from forkdecode.checks import check_items, shown
+from forkdecode.errors import invalid
+from forkdecode.results import ScoredContinuation
+from forkdecode.tree_types import (
+    Command,
+    Decode,
+    Export,
+    Extend,
+    Finish,
+    Fork,
+    Import,
+    NodePath,
+    Pin,
+    Prune,
+    ScoreNodes,
+    Stop,
+    Truncate,
+    Unpin,
+)
+from forkdecode.types import Greedy, Sample, make_options
+
+T = TypeVar("T")
+Nodes: TypeAlias = Node | Sequence[Node]
+"""One node or several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verb(Generic[T]):
+    """command: made of an id. read: what the caller gets, once the reply has ended or, with at_once,
+    been accepted. stream: whether the nodes' events are wanted one by one."""
+
+    command: Callable[[int], Command]
+    read: Callable[[Reply], T]
+    at_once: bool = False
+    stream: bool = False
+
+    def ready(self, reply: Reply) -> bool:
+        """Whether `read` may be called."""
+        return reply.answered if self.at_once else reply.ended
+
+
+def decode(
+    nodes: Nodes,
+    strategy: Any,
+    step: Any,
+    seed: Any,
+    options: Any,
+    given: Mapping[str, Any],
+    *,
+    at_once: bool,
+    stream: bool = False,
+) -> Verb[list[Node]]:
+    """Each node's draws get the next seed of its own, unless the caller names one."""
+    chosen = some(nodes)
+    if options is not None and given:
+        raise invalid(min(given), "stands beside an Options object", "either options= or keywords")
+    made = make_options(given) if options is None else options
+    strategy = Greedy() if strategy is None else strategy
+    if seed is None and isinstance(strategy, Sample) and strategy.seed is None:
+        seeds: tuple[int, ...] | None = tuple(_take_seeds(node, 1) for node in chosen)
+    else:
+        seeds = None if seed is None else (seed,) * len(chosen)
+    ids = _ids(chosen)
+    return Verb(
+        lambda number: Decode(number, ids, strategy, made, step, seeds),
+        (lambda reply: reply.nodes) if at_once else _decoded,
+        at_once=at_once,
+        stream=stream,
+    )
+
+
+def fork(node: Node, n: Any, seeds: Any) -> Verb[list[Node]]:
+    """By default the forks get the next seeds of the node."""
+    if seeds is None and isinstance(n, int) and n > 0:
+        first = _take_seeds(_one(node), n)
+        seeds = range(first, first + n)
+    return _made(lambda number: Fork(number, _one(node).id, n, seeds))
+
+
+def extend(node: Node, continuation: Any) -> Verb[Node]:
+    return _first(lambda number: Extend(number, _one(node).id, continuation))
+
+
+def truncate(node: Node, num_tokens: Any) -> Verb[Node]:
+    return _first(lambda number: Truncate(number, _one(node).id, num_tokens))
+
+
+def score(
+    nodes: Nodes, continuations: Any, top_logprobs: Any, priority: Any
+) -> Verb[list[tuple[ScoredContinuation, ...]]]:
+    """The scores of each node, in the order of `nodes`."""
+    ids = _ids(some(nodes))
+    return Verb(
+        lambda number: ScoreNodes(number, ids, continuations, top_logprobs, priority),
+        lambda reply: [reply.scored[node] for node in ids],
+    )
+
+
+def prune(nodes: Nodes, subtree: Any) -> Verb[None]:
+    ids = _ids(some(nodes))
+    return _quiet(lambda number: Prune(number, ids, subtree))
+
+
+def pin(nodes: Nodes, ttl: Any) -> Verb[None]:
+    ids = _ids(some(nodes))
+    return _quiet(lambda number: Pin(number, ids, ttl))
+
+
+def unpin(nodes: Nodes) -> Verb[None]:
+    ids = _ids(some(nodes))
+    return _quiet(lambda number: Unpin(number, ids))
+
+
+def stop(nodes: Nodes) -> Verb[None]:
+    ids = _ids(some(nodes))
+    return _quiet(lambda number: Stop(number, ids))
+
+
+def finish(nodes: Nodes) -> Verb[None]:
+    ids = _ids(some(nodes))
+    return _quiet(lambda number: Finish(number, ids))
+
+
+def export(nodes: Nodes) -> Verb[list[NodePath]]:
+    ids = _ids(some(nodes))
+    return Verb(lambda number: Export(number, ids), lambda reply: list(reply.paths))
+
+
+def import_(paths: NodePath | Iterable[NodePath]) -> Verb[list[Node]]:
+    items = (paths,) if isinstance(paths, NodePath) else tuple(paths)
+    return _made(lambda number: Import(number, items))
+
+
+def _made(command: Callable[[int], Command]) -> Verb[list[Node]]:
+    return Verb(command, lambda reply: reply.nodes, at_once=True)
+
+
+def _first(command: Callable[[int], Command]) -> Verb[Node]:
+    return Verb(command, lambda reply: reply.nodes[0], at_once=True)
+
+
+def _quiet(command: Callable[[int], Command]) -> Verb[None]:
+    return Verb(command, lambda reply: None)
+
+
+def _decoded(reply: Reply) -> list[Node]:
+    for node in reply.nodes:
+        if node.error is not None:
+            raise node.error
+    return reply.nodes
+
+
+def _one(node: object) -> Node:
+    if not isinstance(node, Node):
+        raise invalid("node", f"{shown(node)} is not a node", "a Node of this tree")
+    return node
+
+
+def some(nodes: object) -> list[Node]:
+    """One node or several as a list. Raises InvalidRequestError for what is none."""
+    items = [nodes] if isinstance(nodes, Node) else check_items("nodes", nodes, "nodes")
+    for item in items:
+        if not isinstance(item, Node):
+            raise invalid("nodes", f"{shown(item)} is not a node", "Nodes of this tree")
+    return [item for item in items if isinstance(item, Node)]
+
+
+def _ids(nodes: Iterable[Node]) -> tuple[int, ...]:
+    return tuple(node.id for node in nodes)
+
+
+def _take_seeds(node: Node, count: int) -> int:
+    """The first of `count` seeds that no draw from the node and no fork of it has had yet."""
+    first = node._next_seed
+    node._next_seed += count
+    return first

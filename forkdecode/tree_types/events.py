@@ -1,0 +1,128 @@
+"""What a tree session answers, and what it tells of its nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from forkdecode.errors import ForkdecodeError
+from forkdecode.results import ScoredContinuation, TokenLogprob, Usage
+from forkdecode.tree_types.paths import NodePath
+
+NodeState: TypeAlias = Literal["generating", "stopped", "finished"]
+"""generating: its path still grows. stopped: at rest, can be decoded on. finished: at rest, nothing more is
+decoded from it (it ended by an EOS token, or was said to be finished); what extends it can be decoded."""
+NodeReason: TypeAlias = Literal["eos", "stop", "step", "length", "cancelled", "pruned", "failed"]
+"""Why a node stopped: as a candidate does, or at a step delimiter, or because its group failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """A node as it is now.
+
+    parent: None for a root; it may have been pruned. depth: edges from a root. start: tokens of the path
+    before its own. token_ids, text, cumulative_logprob are of its own tokens; given tokens have no
+    log-probability. A character is text of the node that completes it. lineage: what its draws hang on.
+    next_seed: the lowest seed that no draw from it and no fork of it has had. finish_reason: why
+    generation stopped, where it was generated. before_ids, before_text: what comes before its own tokens,
+    for a node whose parent is not in the tree.
+    """
+
+    node: int
+    parent: int | None
+    depth: int
+    state: NodeState
+    start: int
+    token_ids: tuple[int, ...]
+    text: str
+    lineage: int
+    next_seed: int = 0
+    finish_reason: NodeReason | None = None
+    cumulative_logprob: float = 0.0
+    before_ids: tuple[int, ...] = ()
+    before_text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeOpened:
+    """A session's first event, again when it is resumed: its name, its model, its seed, its live nodes."""
+
+    tree: str
+    model: str
+    seed: int
+    nodes: tuple[NodeInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A command is carried out; nodes: those it makes."""
+
+    command_id: int
+    nodes: tuple[NodeInfo, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A command that has changed nothing; error.field names what is wrong."""
+
+    command_id: int
+    error: ForkdecodeError
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """An accepted command has ended: the last event of it. usages: what each of its groups took."""
+
+    command_id: int
+    usages: tuple[Usage, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDelta:
+    """New tokens of a node and the text that has become certain with them; logprobs if asked for."""
+
+    node: int
+    token_ids: tuple[int, ...]
+    text: str
+    logprobs: tuple[TokenLogprob, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStopped:
+    """A node's path is complete. error: why its group failed."""
+
+    node: int
+    state: NodeState
+    finish_reason: NodeReason
+    cumulative_logprob: float
+    error: ForkdecodeError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeScored:
+    """One node's answer to ScoreNodes."""
+
+    command_id: int
+    node: int
+    continuations: tuple[ScoredContinuation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodesPruned:
+    """These nodes are gone. The answer to Prune."""
+
+    command_id: int
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """The answer to Export, in the order of its nodes."""
+
+    command_id: int
+    paths: tuple[NodePath, ...]
+
+
+TreeEvent: TypeAlias = (
+    TreeOpened | Accepted | Refused | Done | NodeDelta | NodeStopped | NodeScored | NodesPruned | Exported
+)

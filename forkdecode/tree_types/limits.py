@@ -1,0 +1,37 @@
+"""What one tree session may hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from forkdecode.checks import check_float, check_int, keep
+
+MAX_TTL = 1e9
+"""Seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeLimits:
+    """What one session may hold.
+
+    max_nodes: live nodes. max_depth: edges from a root. max_tokens: token positions of all live nodes, what
+    they share counted once. max_blocks: KV blocks that its nodes refer to, shared ones once; None: no limit.
+    Idle nodes beyond that give up their KV, the longest unused first, unless they are pinned; a command is
+    refused when that is not enough. idle_ttl: seconds after which an unused node gives up its KV, unless
+    pinned; None: never. A node without KV stays what it is: its KV is computed again when needed.
+    """
+
+    max_nodes: int = 65_536
+    max_depth: int = 4_096
+    max_tokens: int = 16_777_216
+    max_blocks: int | None = None
+    idle_ttl: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_nodes", "max_tokens"):
+            keep(self, name, check_int, 1)
+        keep(self, "max_depth", check_int, 0)
+        if self.max_blocks is not None:
+            keep(self, "max_blocks", check_int, 1)
+        if self.idle_ttl is not None:
+            keep(self, "idle_ttl", check_float, 0.0, MAX_TTL)

@@ -1,0 +1,81 @@
+"""A node of a tree as a plain record, to be kept anywhere and made a node again in another session."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from forkdecode.checks import check_float, check_int, check_token_ids, check_unicode, keep, shown
+from forkdecode.errors import invalid
+from forkdecode.types import MAX_SEED
+
+PATH_REASONS = ("eos", "stop", "step", "length", "cancelled", "failed")
+
+
+@dataclass(frozen=True, slots=True)
+class NodePath:
+    """All that a node's further results depend on.
+
+    node, parent: numbers in the session that exported it. token_ids: the whole path. start: tokens of it
+    before the node's own; text, logprobs and cumulative_logprob are of its own, logprobs one a token or
+    none at all. lineage: what its draws hang on. finished: nothing is to be decoded from it.
+    """
+
+    model: str
+    node: int
+    parent: int | None
+    token_ids: tuple[int, ...]
+    start: int
+    text: str
+    lineage: int
+    next_seed: int = 0
+    finished: bool = False
+    finish_reason: str | None = None
+    cumulative_logprob: float = 0.0
+    logprobs: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        keep(self, "model", check_unicode)
+        keep(self, "node", check_int, 0)
+        if self.parent is not None:
+            keep(self, "parent", check_int, 0)
+        keep(self, "token_ids", check_token_ids)
+        if not self.token_ids:
+            raise invalid("token_ids", "are none", "at least one")
+        keep(self, "start", check_int, 0, len(self.token_ids))
+        keep(self, "text", check_unicode)
+        keep(self, "lineage", check_int, 0, MAX_SEED)
+        keep(self, "next_seed", check_int, 0, MAX_SEED)
+        keep(self, "cumulative_logprob", check_float)
+        if not isinstance(self.finished, bool):
+            raise invalid("finished", f"{shown(self.finished)} is not a boolean", "True or False")
+        if self.finish_reason is not None and self.finish_reason not in PATH_REASONS:
+            raise invalid(
+                "finish_reason", f"{shown(self.finish_reason)} is unknown", f"None, {', '.join(PATH_REASONS)}"
+            )
+        numbers = tuple(check_float("logprobs", number) for number in self.logprobs)
+        if numbers and len(numbers) != len(self.token_ids) - self.start:
+            raise invalid("logprobs", f"are {len(numbers)}", "one for each of the node's own tokens, or none")
+        object.__setattr__(self, "logprobs", numbers)
+
+    def to_json(self) -> dict[str, Any]:
+        """What json.dumps takes."""
+        plain = asdict(self)
+        return plain | {"token_ids": list(self.token_ids), "logprobs": list(self.logprobs)}
+
+    @staticmethod
+    def of_json(plain: Mapping[str, Any]) -> NodePath:
+        """From what to_json returned. Raises InvalidRequestError naming the field at fault."""
+        if not isinstance(plain, Mapping):
+            raise invalid("paths", f"{shown(plain)} is no exported node", "what to_json returned")
+        names = {f.name for f in fields(NodePath)}
+        unknown = sorted(map(str, set(plain) - names))
+        if unknown:
+            raise invalid(unknown[0], "is not a field of an exported node", ", ".join(sorted(names)))
+        try:
+            return NodePath(**plain)
+        except TypeError as error:
+            raise invalid(
+                "paths", f"an exported node is incomplete: {error}", ", ".join(sorted(names))
+            ) from error
