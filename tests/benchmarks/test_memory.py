@@ -86,7 +86,7 @@ def test_lengths_have_the_means_of_the_trace(name: str, count: int) -> None:
 def test_a_run_agrees_with_its_replay(
     tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """measured() compares the two and stops the benchmark where they differ."""
+    """check_replays() compares the two and stops the benchmark where they differ."""
     model = save_tiny_llama(tmp_path_factory.mktemp("model"), max_position_embeddings=4096)
     file = tmp_path / "memory.jsonl"
     common = ["memory", "--model", str(model), "--trace", "alpaca", "--record", str(file)]
