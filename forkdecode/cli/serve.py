@@ -16,10 +16,10 @@ import typer
 from forkdecode.checks import check_float, keep
 from forkdecode.cli.run import INTERRUPTED
 from forkdecode.config import EngineConfig
+from forkdecode.engine.log import configure_logs, json_logger
 from forkdecode.engine.remote import EngineProcess
 from forkdecode.server.app import Server, ServerSettings
 from forkdecode.server.backend import Backend, StepBell
-from forkdecode.engine.log import configure_logs, json_logger
 from forkdecode.server.metrics import Metrics, MetricsServer
 
 _PROCESS_FLAGS = ("model", "dtype", "device", "threads", "max_positions")

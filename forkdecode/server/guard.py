@@ -40,7 +40,7 @@ class Guard:
         """Does `work` for the caller and returns its answer. An error becomes the call's status, and
         raises what ends a handler of gRPC. takes_work: it counts among those that are bounded."""
         try:
-            caller = self._tokens.identify(context.invocation_metadata())
+            caller = self._caller(context)
             record.caller = caller.name
             with self._running.call(caller) if takes_work else nullcontext():
                 return await self._in_time(context, work(caller))
@@ -54,6 +54,12 @@ class Guard:
             await self._end(context, record, error)
         finally:
             self._recorder.ended(record)
+
+    def _caller(self, context: Context) -> Caller:
+        """By token; where none is asked for, by the client's certificate, if it showed one."""
+        caller = self._tokens.identify(context.invocation_metadata())
+        identities = None if self._tokens.needs_token else context.peer_identities()
+        return Caller(min(identities).decode("utf-8", "replace")) if identities else caller
 
     async def _in_time(self, context: Context, work: Awaitable[T]) -> T:
         # gRPC ends the call at its deadline too, but its timer is not ours.

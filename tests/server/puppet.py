@@ -80,6 +80,16 @@ class Puppet:
             assert self._changed.wait_for(lambda: len(self._jobs) > number, WAIT)
             return self._jobs[number]
 
+    def named(self, name: str) -> Job:
+        """The request of that name, once it is there. Calls that are sent together come in any order."""
+
+        def found() -> list[Job]:
+            return [job for job in self._jobs if job.request.request_id == name]
+
+        with self._changed:
+            assert self._changed.wait_for(found, WAIT)
+            return found()[0]
+
     def await_cancel(self, count: int = 1) -> None:
         """Waits until so many cancels have come."""
         with self._changed:

@@ -11,6 +11,7 @@ import io
 import json
 import threading
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,10 +19,10 @@ from typing import Any
 import grpc
 
 from forkdecode import LLM
+from forkdecode.engine.log import json_logger
 from forkdecode.engine.start import RunningEngine
 from forkdecode.server.app import Server, ServerSettings
 from forkdecode.server.backend import Backend
-from forkdecode.engine.log import json_logger
 from forkdecode.server.metrics import Metrics
 from tests.llm.models import TOKENIZER, tiny_llama
 
@@ -69,9 +70,9 @@ class Running:
         """A blocking channel; options as gRPC names them without "grpc."."""
         return grpc.insecure_channel(self.address, options=[(f"grpc.{k}", v) for k, v in options.items()])
 
-    def do(self, work: Any) -> Any:
+    def begin(self, work: Any) -> Future[Any]:
         """Runs a coroutine in the server's loop, from another thread."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
 
 
 @contextmanager

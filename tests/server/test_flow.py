@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import grpc
@@ -159,3 +161,29 @@ def test_a_closed_connection_ends_its_requests(server: Running, puppet: Puppet) 
         puppet.job(2)
     assert len(calls) == 3
     puppet.await_cancel(3)
+
+
+KILLED = """
+import sys
+import grpc
+from forkdecode.rpc.v1 import decode_pb2 as pb
+from forkdecode.rpc.v1.decode_pb2_grpc import DecodeServiceStub
+request = pb.DecodeRequest(prompt=pb.Prompt(text="hello"), sample=pb.Sample(n=1), stream=True)
+calls = DecodeServiceStub(grpc.insecure_channel(sys.argv[1])).Decode(request)
+next(calls)
+print("reading", flush=True)
+next(calls)
+"""
+
+
+def test_a_client_that_is_killed_ends_its_requests(server: Running, puppet: Puppet) -> None:
+    client = subprocess.Popen([sys.executable, "-c", KILLED, server.address], stdout=subprocess.PIPE)
+    try:
+        puppet.step(puppet.job(0), [5])
+        assert client.stdout is not None
+        assert client.stdout.readline() == b"reading\n"
+    finally:
+        client.kill()
+        client.communicate()
+    puppet.await_cancel()
+    assert server.lines("request", 1)[0]["status"] == "CANCELLED"

@@ -1,0 +1,92 @@
+"""A caller that knows nothing but the address, as grpcurl does: all it needs comes from reflection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf import descriptor_pb2, json_format
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from forkdecode import LLM, Greedy
+from forkdecode.server.auth import Caller, TokenBook
+from tests.server.calls import refused
+from tests.server.puppet import Puppet
+from tests.server.servers import Running, running_server, tiny_llm
+
+SERVICE = "forkdecode.rpc.v1.DecodeService"
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    with tiny_llm() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def server(llm: LLM) -> Iterator[Running]:
+    with running_server(llm) as running:
+        yield running
+
+
+def ask(channel: grpc.Channel, **question: str) -> Any:
+    stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+    return next(stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(**question)])))
+
+
+class Curl:
+    """Calls by name with JSON."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self._channel = channel
+        self._pool = DescriptorPool()
+        answer = ask(channel, file_containing_symbol=SERVICE).file_descriptor_response
+        for data in answer.file_descriptor_proto:
+            self._pool.Add(descriptor_pb2.FileDescriptorProto.FromString(data))
+
+    def __call__(self, name: str, request: dict[str, Any]) -> list[dict[str, Any]]:
+        method = self._pool.FindServiceByName(SERVICE).FindMethodByName(name)
+        message = json_format.ParseDict(request, GetMessageClass(method.input_type)())
+        call = self._channel.unary_stream(
+            f"/{SERVICE}/{name}",
+            request_serializer=lambda sent: sent.SerializeToString(),
+            response_deserializer=GetMessageClass(method.output_type).FromString,
+        )
+        return [json_format.MessageToDict(answer) for answer in call(message)]
+
+
+def test_services_are_listed(server: Running) -> None:
+    with server.channel() as channel:
+        listed = ask(channel, list_services="").list_services_response.service
+    names = {service.name for service in listed}
+    assert names == {SERVICE, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
+
+
+def test_calls_without_our_code(server: Running, llm: LLM) -> None:
+    with server.channel() as channel:
+        curl = Curl(channel)
+        [model] = curl("GetModel", {})
+        assert model["blockSize"] == 4
+        request = {"prompt": {"text": "hello"}, "greedy": {}, "options": {"maxTokens": 6}, "stream": True}
+        messages = curl("Decode", request)
+        expected = llm.decode("hello", Greedy(), max_tokens=6)
+        [candidate] = messages[-1]["finished"]["candidates"]
+        assert candidate["tokenIds"] == list(expected.candidates[0].token_ids)
+        assert candidate.get("text", "") == expected.text
+        text = "".join(d.get("text", "") for m in messages for d in m.get("deltas", []))
+        assert text == expected.text
+        [score] = curl("Score", {"prompt": {"text": "hello"}, "continuations": [{"text": " world"}]})
+        assert len(score["continuations"]) == 1
+        [tokens] = curl("Tokenize", {"prompt": {"text": "hello"}})
+        assert curl("Detokenize", tokens) == [{"text": "hello"}]
+
+
+def test_reflection_needs_a_token_where_calls_do() -> None:
+    tokens = TokenBook({b"x" * 32: Caller("somebody")})
+    with running_server(Puppet().backend(), tokens=tokens) as server, server.channel() as channel:
+        code, _ = refused(lambda: ask(channel, list_services=""))
+    assert code is grpc.StatusCode.UNAUTHENTICATED

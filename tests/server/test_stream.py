@@ -1,0 +1,105 @@
+"""How events get from the engine's threads into the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from forkdecode import CancelledError
+from forkdecode.errors import ForkdecodeError
+from forkdecode.scheduler.events import GroupEvent
+from forkdecode.server.backend import StepBell
+from forkdecode.server.stream import Courier
+
+
+class Loop:
+    """An event loop that only counts how often it is woken."""
+
+    def __init__(self) -> None:
+        self.wakes: list[Callable[[], None]] = []
+
+    def call_soon_threadsafe(self, call: Callable[[], None]) -> None:
+        self.wakes.append(call)
+
+    def turn(self) -> None:
+        wakes, self.wakes = self.wakes, []
+        for call in wakes:
+            call()
+
+
+class Box:
+    """The part of an Outbox that a Courier needs."""
+
+    def __init__(self) -> None:
+        self.events: list[GroupEvent | ForkdecodeError] = []
+
+    def deliver(self, event: GroupEvent | ForkdecodeError) -> None:
+        self.events.append(event)
+
+
+def event(number: int) -> ForkdecodeError:
+    return CancelledError(str(number))
+
+
+def test_many_events_wake_the_loop_once() -> None:
+    loop, boxes = Loop(), [Box(), Box()]
+    courier = Courier(loop, None)  # type: ignore[arg-type]
+    sent = [event(i) for i in range(10)]
+    for i, one in enumerate(sent):
+        courier.put(boxes[i % 2], one)  # type: ignore[arg-type]
+    assert len(loop.wakes) == 1
+    loop.turn()
+    assert [box.events for box in boxes] == [sent[::2], sent[1::2]]
+    courier.put(boxes[0], event(10))  # type: ignore[arg-type]
+    assert len(loop.wakes) == 1
+
+
+def test_a_step_comes_whole_where_there_is_a_bell() -> None:
+    loop, box, bell = Loop(), Box(), StepBell()
+    courier = Courier(loop, bell)  # type: ignore[arg-type]
+    first, second, third = (event(i) for i in range(3))
+    courier.put(box, first)  # type: ignore[arg-type]
+    courier.put(box, second)  # type: ignore[arg-type]
+    assert not loop.wakes
+    bell.ring()
+    courier.put(box, third)  # type: ignore[arg-type] - of the next step, while the loop has not turned yet
+    assert len(loop.wakes) == 1
+    loop.turn()
+    assert box.events == [first, second]
+    bell.ring()
+    loop.turn()
+    assert box.events == [first, second, third]
+    bell.ring()
+    assert not loop.wakes  # nothing to bring
+
+
+def test_nothing_is_lost_between_threads() -> None:
+    count, writers = 2000, 4
+    boxes = [Box() for _ in range(writers)]
+    sent: list[list[Any]] = [[event(i) for i in range(count)] for _ in range(writers)]
+
+    async def main() -> None:
+        courier = Courier(asyncio.get_running_loop())
+
+        def write(number: int) -> None:
+            for one in sent[number]:
+                courier.put(boxes[number], one)  # type: ignore[arg-type]
+
+        threads = [threading.Thread(target=write, args=(i,)) for i in range(writers)]
+        for thread in threads:
+            thread.start()
+        await asyncio.gather(*(asyncio.to_thread(thread.join) for thread in threads))
+        await asyncio.sleep(0)  # the last wake-up is in the loop's list already
+
+    asyncio.run(main())
+    assert [box.events for box in boxes] == sent
+
+
+def test_a_loop_that_has_gone_is_no_error() -> None:
+    loop = asyncio.new_event_loop()
+    courier, box = Courier(loop), Box()
+    loop.close()
+    courier.put(box, event(0))  # type: ignore[arg-type]
+    assert not box.events

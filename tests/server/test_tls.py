@@ -1,0 +1,103 @@
+"""TLS and mutual TLS, with certificates made for the test."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import pytest
+import trustme
+
+from forkdecode import InvalidRequestError
+from forkdecode.rpc.v1 import decode_pb2 as pb
+from forkdecode.rpc.v1.decode_pb2_grpc import DecodeServiceStub
+from forkdecode.server.tls import TlsFiles, tls_files
+from tests.server.calls import refused
+from tests.server.puppet import Puppet
+from tests.server.servers import Running, running_server
+
+
+@dataclass(frozen=True)
+class Files:
+    ca: trustme.CA
+    cert: Path
+    key: Path
+    root: Path
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    folder = tmp_path_factory.mktemp("tls")
+    ca = trustme.CA()
+    pair = ca.issue_cert("127.0.0.1", "localhost")
+    cert, key, root = folder / "cert.pem", folder / "key.pem", folder / "ca.pem"
+    cert.write_bytes(b"".join(pem.bytes() for pem in pair.cert_chain_pems))
+    pair.private_key_pem.write_to_path(key)
+    ca.cert_pem.write_to_path(root)
+    return Files(ca, cert, key, root)
+
+
+def model_name(server: Running, credentials: grpc.ChannelCredentials | None) -> str:
+    channel = (
+        grpc.insecure_channel(server.address)
+        if credentials is None
+        else grpc.secure_channel(server.address, credentials)
+    )
+    with channel:
+        return DecodeServiceStub(channel).GetModel(pb.GetModelRequest(), timeout=20).name
+
+
+def client(files: Files, signer: trustme.CA | None = None) -> grpc.ChannelCredentials:
+    """Credentials of a client that trusts the server; with a certificate if there is a signer."""
+    if signer is None:
+        return grpc.ssl_channel_credentials(files.root.read_bytes())
+    pair = signer.issue_cert("client@example.org")
+    chain = b"".join(pem.bytes() for pem in pair.cert_chain_pems)
+    return grpc.ssl_channel_credentials(files.root.read_bytes(), pair.private_key_pem.bytes(), chain)
+
+
+def test_tls(files: Files) -> None:
+    with running_server(Puppet().backend(), tls=TlsFiles(files.cert, files.key)) as server:
+        assert model_name(server, client(files)) == "puppet"
+        code, _ = refused(lambda: model_name(server, None))
+        assert code is grpc.StatusCode.UNAVAILABLE
+
+
+def test_mutual_tls(files: Files) -> None:
+    with running_server(Puppet().backend(), tls=TlsFiles(files.cert, files.key, files.root)) as server:
+        assert model_name(server, client(files, files.ca)) == "puppet"
+        assert server.lines("request", 1)[0]["caller"] == "client@example.org"
+        for stranger in (client(files), client(files, trustme.CA())):
+            code, _ = refused(lambda stranger=stranger: model_name(server, stranger))
+            assert code is grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_public_address_needs_it(files: Files) -> None:
+    with (
+        pytest.raises(InvalidRequestError, match="other machines"),
+        running_server(Puppet().backend(), listen="0.0.0.0:0"),
+    ):
+        pass
+    mutual = TlsFiles(files.cert, files.key, files.root)
+    with running_server(Puppet().backend(), listen="0.0.0.0:0", tls=mutual) as server:
+        assert server.address.startswith("0.0.0.0:")
+
+
+def test_files_are_checked_before_they_are_used(files: Files, tmp_path: Path) -> None:
+    assert tls_files(None, None, None) is None
+    for pair in ((files.cert, None, None), (None, files.key, None), (None, None, files.root)):
+        with pytest.raises(InvalidRequestError):
+            tls_files(*pair)
+    empty = tmp_path / "empty.pem"
+    empty.write_text("")
+    for cert, key, ca, field in (
+        (empty, files.key, None, "tls_cert"),
+        (files.cert, empty, None, "tls_key"),
+        (files.cert, files.key, empty, "tls_client_ca"),
+        (tmp_path / "none", files.key, None, "tls_cert"),
+        (files.key, files.cert, None, "tls_key"),
+    ):
+        with pytest.raises(InvalidRequestError) as caught:
+            TlsFiles(cert, key, ca).credentials()
+        assert caught.value.field == field
