@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
@@ -29,6 +29,8 @@ from forkdecode.server.record import CallRecord, Recorder
 from forkdecode.server.running import Charge, Running
 from forkdecode.server.stream import Courier, Outbox, Read, is_large_result, too_slow
 
+_LARGE_REQUEST = 2**16
+"""Bytes of a request that is not handed to the engine in the loop: it takes a millisecond or more."""
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 
@@ -72,8 +74,9 @@ class Servicer:
         record = CallRecord("Decode")
 
         async def work(caller: Caller) -> None:
-            prepared = await self._in_worker(self._read_decode, data, record)
-            with self._sent(prepared.request, prepared.assembler.events, caller, record) as outbox:
+            prepared, charge = await self._in_worker(self._read_decode, data, record)
+            outbox = self._outbox(prepared.request, prepared.assembler.events)
+            async with self._sent(outbox, charge, caller, record, len(data)):
                 await self._stream(outbox, context)
 
         await self._guard.serve(context, record, work)
@@ -83,8 +86,9 @@ class Servicer:
         record = CallRecord("Score")
 
         async def work(caller: Caller) -> pb.ScoreResponse:
-            prepared = await self._in_worker(self._read_score, data, record)
-            with self._sent(prepared.request, _no_events, caller, record) as outbox:
+            prepared, charge = await self._in_worker(self._read_score, data, record)
+            outbox = self._outbox(prepared.request, _no_events)
+            async with self._sent(outbox, charge, caller, record, len(data)):
                 last = await outbox.last()
 
             def answer() -> pb.ScoreResponse:
@@ -142,7 +146,7 @@ class Servicer:
 
         return await self._guard.serve(context, record, work)
 
-    def _read_decode(self, data: bytes, record: CallRecord) -> Prepared:
+    def _read_decode(self, data: bytes, record: CallRecord) -> tuple[Prepared, Charge]:
         request = _read(pb.DecodeRequest, data, record)
         self._note(record, request)
         call = decode_call(request)
@@ -156,9 +160,9 @@ class Servicer:
             stream=call.stream,
         )
         record.prepared(prepared.request)
-        return prepared
+        return prepared, Charge.of(prepared.request, self._model.block_size)
 
-    def _read_score(self, data: bytes, record: CallRecord) -> PreparedScore:
+    def _read_score(self, data: bytes, record: CallRecord) -> tuple[PreparedScore, Charge]:
         request = _read(pb.ScoreRequest, data, record)
         self._note(record, request)
         call = score_call(request)
@@ -171,28 +175,48 @@ class Servicer:
             request_id=call.request_id,
         )
         record.prepared(prepared.request)
-        return prepared
+        return prepared, Charge.of(prepared.request, self._model.block_size)
 
     def _note(self, record: CallRecord, request: pb.DecodeRequest | pb.ScoreRequest) -> None:
         record.request_id = request.request_id[:MAX_REQUEST_ID]
         if self._log_prompts:
             record.prompt = str(request.prompt)
 
-    @contextmanager
-    def _sent(
-        self, request: DecodeRequest, read: Read, caller: Caller, record: CallRecord
-    ) -> Iterator[Outbox]:
-        """A request while the engine has it: cancelled there if it is left before its end."""
-        outbox = Outbox(request, read, self._courier, self._workers)
-        charge = Charge.of(request, self._model.block_size)
+    def _outbox(self, request: DecodeRequest, read: Read) -> Outbox:
+        return Outbox(request, read, self._courier, self._workers)
+
+    @asynccontextmanager
+    async def _sent(
+        self, outbox: Outbox, charge: Charge, caller: Caller, record: CallRecord, size: int
+    ) -> AsyncIterator[None]:
+        """While the engine has a request: cancelled there if this is left before its end. size: of the
+        request in bytes, as it was sent."""
+        job = Job(outbox.request, outbox.sink)
         with self._running.charged(caller, charge), self._running.stream(outbox):
-            self._engine.submit([Job(request, outbox.sink)])
+            if size < _LARGE_REQUEST:
+                self._engine.submit([job])
+            else:
+                await self._submit_in_worker(job)
             self._recorder.started(record, outbox)
             try:
-                yield outbox
+                yield
             finally:
                 if outbox.ended is None:
-                    self._engine.cancel(request)
+                    self._engine.cancel(outbox.request)
+
+    async def _submit_in_worker(self, job: Job) -> None:
+        submitted = asyncio.ensure_future(self._in_worker(self._engine.submit, [job]))
+
+        def cancel(done: asyncio.Future[None]) -> None:
+            if not done.cancelled() and done.exception() is None:
+                self._engine.cancel(job.request)
+
+        try:
+            await asyncio.shield(submitted)
+        except asyncio.CancelledError:
+            # The thread goes on all the same, and nobody will read what it has asked for.
+            submitted.add_done_callback(cancel)
+            raise
 
     async def _stream(self, outbox: Outbox, context: Context) -> None:
         # By itself: were it part of a first message that is never taken, no status could follow it.

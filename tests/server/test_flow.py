@@ -5,16 +5,18 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 
 import grpc
 import pytest
 
 from forkdecode import CancelledError, CapacityError, EngineClosedError, Sample
+from forkdecode.engine.port import Job
 from forkdecode.rpc.status import error_of
 from forkdecode.rpc.v1 import decode_pb2 as pb
 from tests.server.calls import LONG, refused, request_of, stub_of
-from tests.server.puppet import Puppet
+from tests.server.puppet import WAIT, Puppet
 from tests.server.servers import Running, running_server
 
 SMALL_WINDOW = {"http2.bdp_probe": 0}
@@ -161,6 +163,27 @@ def test_a_closed_connection_ends_its_requests(server: Running, puppet: Puppet) 
         puppet.job(2)
     assert len(calls) == 3
     puppet.await_cancel(3)
+
+
+def test_a_large_request_that_is_cancelled_while_it_is_handed_over_is_cancelled(
+    server: Running, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit, entered, go_on = puppet.submit, threading.Event(), threading.Event()
+
+    def slowly(jobs: Sequence[Job]) -> None:
+        entered.set()
+        assert go_on.wait(WAIT)
+        submit(jobs)
+
+    monkeypatch.setattr(puppet, "submit", slowly)
+    with stub_of(server) as stub:
+        call = stub.Decode(request_of(prompt=[5] * 70_000, max_tokens=5))
+        assert entered.wait(WAIT)
+        call.cancel()
+        server.lines("request", 1)
+        go_on.set()
+        puppet.await_cancel()
+    assert server.lines("request", 1)[0]["status"] == "CANCELLED"
 
 
 KILLED = """
