@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import itertools
 import json
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -65,6 +66,14 @@ class Running:
     def lines(self, event: str, count: int = 0) -> list[dict[str, Any]]:
         """The log's lines of one kind, once there are at least `count`."""
         return self.log.lines(event, count)
+
+    def ended(self, request_id: str) -> dict[str, Any]:
+        """The log's line of a request's end, once it is there: it comes after the status is sent."""
+        for count in itertools.count(1):
+            found = [line for line in self.lines("request", count) if line["request_id"] == request_id]
+            if found:
+                return found[0]
+        raise AssertionError("unreachable")
 
     def channel(self, **options: int) -> grpc.Channel:
         """A blocking channel; options as gRPC names them without "grpc."."""

@@ -138,8 +138,7 @@ def test_a_wrong_request_is_refused_by_field(stub: DecodeServiceStub, server: Ru
     assert type(error) is InvalidRequestError
     assert (error.field, error.request_id) == ("max_tokens", "too-long")
     assert error.limit is not None
-    line = server.lines("request", 1)[-1]
-    assert (line["status"], line["request_id"]) == ("INVALID_ARGUMENT", "too-long")
+    assert server.ended("too-long")["status"] == "INVALID_ARGUMENT"
 
 
 @pytest.mark.parametrize(
