@@ -115,7 +115,8 @@ class Runner:
         """Logits and selections, groups in runs whose logits stay within the head's byte bound."""
         results: list[SelectionResult] = []
         index = torch.from_numpy(plan.logits_index).to(self.device)
-        cuts = [tuple(cut(s, self._head.max_rows)) for s in plan.selections]
+        limit = self._head.max_rows
+        cuts = [(s,) if s.rows <= limit else tuple(cut(s, limit)) for s in plan.selections]
         pieces = tuple(piece for pieces in cuts for piece in pieces)
         for first, last in self._head.runs([s.rows for s in pieces]):
             requests = pieces[first:last]
@@ -124,6 +125,8 @@ class Runner:
                 logits = self._head(output, index[start:stop])
             with _timed(timings, "select"):
                 results.extend(select(logits, _shifted(requests, start)))
+        if len(results) == len(cuts):
+            return tuple(results)
         found = iter(results)
         return tuple(joined(pieces, list(itertools.islice(found, len(pieces)))) for pieces in cuts)
 

@@ -94,7 +94,8 @@ class Batcher:
         self._counters.copies += len(extension.copies)
         group.last_step = builder.step
         try:
-            builder.decode(group, table, extension.slots, extension.copies)
+            plan = builder.decode if count == 1 else builder.decode_known
+            plan(group, table, extension.slots, extension.copies)
         except Exception as error:
             builder.broken.append((group, error))
             return False

@@ -51,7 +51,8 @@ class PlanBuilder:
     """Groups that could not say what they want of this step."""
     _decodes: list[DecodeRows] = field(default_factory=list)
     _known: list[QuerySegment] = field(default_factory=list)
-    _logits: list[I64] = field(default_factory=list)
+    _by_position: list[tuple[int, I64]] = field(default_factory=list)
+    """Where logits begin whose tokens lie row after row, and the tokens in the order of positions."""
     _selections: list[SelectionRequest] = field(default_factory=list)
     _segments: list[tuple[BlockTable, Span]] = field(default_factory=list)
     _ids: list[I64] = field(default_factory=list)
@@ -67,14 +68,7 @@ class PlanBuilder:
         return self.rows + self.segment_tokens
 
     def decode(self, group: SequenceGroup, table: BlockTable, slots: I64, copies: BlockMoves) -> None:
-        """All rows of `group` compute their last token and those that are known to follow it but for
-        the last, into `slots` [R, n]."""
-        if slots.shape[1] == 1:
-            self._decode_one(group, table, slots, copies)
-        else:
-            self._decode_known(group, table, slots, copies)
-
-    def _decode_one(self, group: SequenceGroup, table: BlockTable, slots: I64, copies: BlockMoves) -> None:
+        """All rows of `group` compute their last token, into `slots` [R, 1]."""
         rows = len(slots)
         selection = group.selection_request(self.rows)  # may raise: before anything is planned
         self.moves.copies.append(copies)
@@ -83,31 +77,33 @@ class PlanBuilder:
         self._ids.append(group.last_token)
         self._positions.append(np.full(rows, table.length - 1, np.int64))
         self._slots.append(slots[:, 0])
-        self._logits.append(np.arange(self.rows, self.rows + rows))
         self.groups.append(group)
         self._touch(group)
         self.rows += rows
 
-    def _decode_known(self, group: SequenceGroup, table: BlockTable, slots: I64, copies: BlockMoves) -> None:
-        """A selection for each position, of all rows: logits are in this order, however the tokens
-        are laid out."""
+    def decode_known(self, group: SequenceGroup, table: BlockTable, slots: I64, copies: BlockMoves) -> None:
+        """All rows of `group` compute their last token and those that are known to follow it but for
+        the last, into `slots` [R, n], n > 1.
+
+        There is a selection for each position, of all rows: logits are in this order, however the
+        tokens are laid out.
+        """
         rows, count = slots.shape
         known = group.known_tokens(count)
         self._selections += group.gather_requests(self.rows, known)
         self.moves.copies.append(copies)
         ids = np.concatenate([group.last_token[:, None], known[:, :-1]], axis=1)
         positions = np.broadcast_to(np.arange(table.length - count, table.length), slots.shape)
-        logits = np.arange(self.rows, self.rows + rows * count)
         if rows < SHARING_ROWS:
             self._known += _by_rows(table, self.rows, count)
-            logits = logits.reshape(rows, count).T.ravel()
+            tokens = np.arange(self.rows, self.rows + rows * count)
+            self._by_position.append((self.rows, tokens.reshape(rows, count).T.ravel()))
         else:
             self._decodes += _by_positions(table, self.rows, count)
             ids, positions, slots = ids.T, positions.T, slots.T
         self._ids.append(ids.ravel())
         self._positions.append(positions.ravel())
         self._slots.append(slots.ravel())
-        self._logits.append(logits)
         self.groups += [group] * count
         self._touch(group)
         self.rows += rows * count
@@ -138,6 +134,9 @@ class PlanBuilder:
                 blocks[positions // self.block_size].astype(np.int64) * self.block_size + in_block
             )
             offset += span.length
+        logits_index = np.arange(self.rows, dtype=np.int64)
+        for start, tokens in self._by_position:
+            logits_index[start : start + len(tokens)] = tokens
         return StepPlan(
             step=self.step,
             token_ids=np.concatenate(self._ids + self._segment_ids),
@@ -145,7 +144,7 @@ class PlanBuilder:
             slots=np.concatenate(self._slots),
             segments=tuple(segments),
             decodes=tuple(self._decodes),
-            logits_index=np.concatenate([np.empty(0, np.int64), *self._logits]),
+            logits_index=logits_index,
             selections=tuple(self._selections),
             copies=BlockMoves.concat(self.moves.copies),
             swap_out=BlockMoves.concat(self.moves.swap_out),

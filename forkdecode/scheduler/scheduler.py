@@ -158,7 +158,7 @@ class Scheduler:
                 events += started(group)
                 self._count(group)
         for group, result in zip(builder.groups, output.results, strict=True):
-            if group.request_id not in self._groups:  # an earlier one of its selections has failed
+            if group.table is None:  # an earlier one of its selections has failed
                 continue
             try:
                 found, done = commit_selection(group, result, self.cache, now)
