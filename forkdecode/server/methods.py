@@ -12,6 +12,12 @@ from forkdecode.rpc.v1 import decode_pb2 as pb
 from forkdecode.server.servicer import Servicer
 
 SERVICE = pb.DESCRIPTOR.services_by_name["DecodeService"]
+_HANDLERS: Mapping[tuple[bool, bool], Callable[..., grpc.RpcMethodHandler[Any, Any]]] = {
+    (False, False): grpc.unary_unary_rpc_method_handler,
+    (False, True): grpc.unary_stream_rpc_method_handler,
+    (True, True): grpc.stream_stream_rpc_method_handler,
+}
+"""By whether the client streams, and the server."""
 
 
 def method_table(servicer: Servicer) -> grpc.GenericRpcHandler:
@@ -29,12 +35,9 @@ def method_table(servicer: Servicer) -> grpc.GenericRpcHandler:
         "GetStats": servicer.get_stats,
     }
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
-    for method in SERVICE.methods:
-        make = (
-            grpc.unary_stream_rpc_method_handler
-            if method.server_streaming
-            else grpc.unary_unary_rpc_method_handler
-        )
+    for name, call in calls.items():
+        method = SERVICE.methods_by_name[name]
+        make = _HANDLERS[method.client_streaming, method.server_streaming]
         response = GetMessageClass(method.output_type)
-        handlers[method.name] = make(calls[method.name], response_serializer=response.SerializeToString)
+        handlers[name] = make(call, response_serializer=response.SerializeToString)
     return grpc.method_handlers_generic_handler(SERVICE.full_name, handlers)

@@ -136,6 +136,12 @@ def _values(enum: Named) -> Iterator[str]:
 def _types(method: Named) -> Iterator[str]:
     request = method.item.input_type.rpartition(".")[2]
     response = method.item.output_type.rpartition(".")[2]
+    if method.item.client_streaming:
+        # Commands go in and events come out of something that has a name of its own.
+        subject = request.removesuffix("Command")
+        if (request, response) != (f"{subject}Command", f"{subject}Event"):
+            yield f"the messages of {method.name} are no commands and events"
+        return
     expected = f"{method.name}{'Event' if method.item.server_streaming else 'Response'}"
     if (request, response) != (f"{method.name}Request", expected):
         yield f"the messages of {method.name} are misnamed"
@@ -160,6 +166,7 @@ syntax = "proto3";
 package wrong.v1;
 service Things {
   rpc Get(Thing) returns (Thing);
+  rpc Steer(stream Thing) returns (stream Thing);
 }
 // No sentence
 message Thing {
@@ -187,6 +194,8 @@ def test_the_check_finds_what_is_wrong(tmp_path: Path) -> None:
         "service Things is not called a service",
         "method Get has no comment",
         "the messages of Get are misnamed",
+        "method Steer has no comment",
+        "the messages of Steer are no commands and events",
         "the comment of message Thing is no sentence",
         "the numbers of Thing have gaps that are not reserved",
         "field BadName has no comment",

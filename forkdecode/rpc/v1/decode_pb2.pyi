@@ -29,6 +29,24 @@ class FinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FINISH_REASON_LENGTH: _ClassVar[FinishReason]
     FINISH_REASON_CANCELLED: _ClassVar[FinishReason]
     FINISH_REASON_PRUNED: _ClassVar[FinishReason]
+
+class NodeState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    NODE_STATE_UNSPECIFIED: _ClassVar[NodeState]
+    NODE_STATE_GENERATING: _ClassVar[NodeState]
+    NODE_STATE_STOPPED: _ClassVar[NodeState]
+    NODE_STATE_FINISHED: _ClassVar[NodeState]
+
+class NodeReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    NODE_REASON_UNSPECIFIED: _ClassVar[NodeReason]
+    NODE_REASON_EOS: _ClassVar[NodeReason]
+    NODE_REASON_STOP: _ClassVar[NodeReason]
+    NODE_REASON_STEP: _ClassVar[NodeReason]
+    NODE_REASON_LENGTH: _ClassVar[NodeReason]
+    NODE_REASON_CANCELLED: _ClassVar[NodeReason]
+    NODE_REASON_PRUNED: _ClassVar[NodeReason]
+    NODE_REASON_FAILED: _ClassVar[NodeReason]
 RANK_BY_UNSPECIFIED: RankBy
 RANK_BY_CUMULATIVE_LOGPROB: RankBy
 RANK_BY_MEAN_LOGPROB: RankBy
@@ -43,6 +61,18 @@ FINISH_REASON_STOP: FinishReason
 FINISH_REASON_LENGTH: FinishReason
 FINISH_REASON_CANCELLED: FinishReason
 FINISH_REASON_PRUNED: FinishReason
+NODE_STATE_UNSPECIFIED: NodeState
+NODE_STATE_GENERATING: NodeState
+NODE_STATE_STOPPED: NodeState
+NODE_STATE_FINISHED: NodeState
+NODE_REASON_UNSPECIFIED: NodeReason
+NODE_REASON_EOS: NodeReason
+NODE_REASON_STOP: NodeReason
+NODE_REASON_STEP: NodeReason
+NODE_REASON_LENGTH: NodeReason
+NODE_REASON_CANCELLED: NodeReason
+NODE_REASON_PRUNED: NodeReason
+NODE_REASON_FAILED: NodeReason
 
 class Prompt(_message.Message):
     __slots__ = ("text", "chat", "token_ids")
@@ -426,6 +456,384 @@ class ScoredContinuation(_message.Message):
     cumulative_logprob: float
     logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprob]
     def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., text: _Optional[str] = ..., cumulative_logprob: _Optional[float] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ...) -> None: ...
+
+class TreeCommand(_message.Message):
+    __slots__ = ("command_id", "open_tree", "resume_tree", "close_tree", "fork_node", "decode_nodes", "extend_node", "score_nodes", "prune_nodes", "truncate_node", "pin_nodes", "unpin_nodes", "stop_nodes", "finish_nodes", "export_nodes", "import_nodes")
+    COMMAND_ID_FIELD_NUMBER: _ClassVar[int]
+    OPEN_TREE_FIELD_NUMBER: _ClassVar[int]
+    RESUME_TREE_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_TREE_FIELD_NUMBER: _ClassVar[int]
+    FORK_NODE_FIELD_NUMBER: _ClassVar[int]
+    DECODE_NODES_FIELD_NUMBER: _ClassVar[int]
+    EXTEND_NODE_FIELD_NUMBER: _ClassVar[int]
+    SCORE_NODES_FIELD_NUMBER: _ClassVar[int]
+    PRUNE_NODES_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATE_NODE_FIELD_NUMBER: _ClassVar[int]
+    PIN_NODES_FIELD_NUMBER: _ClassVar[int]
+    UNPIN_NODES_FIELD_NUMBER: _ClassVar[int]
+    STOP_NODES_FIELD_NUMBER: _ClassVar[int]
+    FINISH_NODES_FIELD_NUMBER: _ClassVar[int]
+    EXPORT_NODES_FIELD_NUMBER: _ClassVar[int]
+    IMPORT_NODES_FIELD_NUMBER: _ClassVar[int]
+    command_id: int
+    open_tree: OpenTree
+    resume_tree: ResumeTree
+    close_tree: CloseTree
+    fork_node: ForkNode
+    decode_nodes: DecodeNodes
+    extend_node: ExtendNode
+    score_nodes: ScoreNodes
+    prune_nodes: PruneNodes
+    truncate_node: TruncateNode
+    pin_nodes: PinNodes
+    unpin_nodes: UnpinNodes
+    stop_nodes: StopNodes
+    finish_nodes: FinishNodes
+    export_nodes: ExportNodes
+    import_nodes: ImportNodes
+    def __init__(self, command_id: _Optional[int] = ..., open_tree: _Optional[_Union[OpenTree, _Mapping]] = ..., resume_tree: _Optional[_Union[ResumeTree, _Mapping]] = ..., close_tree: _Optional[_Union[CloseTree, _Mapping]] = ..., fork_node: _Optional[_Union[ForkNode, _Mapping]] = ..., decode_nodes: _Optional[_Union[DecodeNodes, _Mapping]] = ..., extend_node: _Optional[_Union[ExtendNode, _Mapping]] = ..., score_nodes: _Optional[_Union[ScoreNodes, _Mapping]] = ..., prune_nodes: _Optional[_Union[PruneNodes, _Mapping]] = ..., truncate_node: _Optional[_Union[TruncateNode, _Mapping]] = ..., pin_nodes: _Optional[_Union[PinNodes, _Mapping]] = ..., unpin_nodes: _Optional[_Union[UnpinNodes, _Mapping]] = ..., stop_nodes: _Optional[_Union[StopNodes, _Mapping]] = ..., finish_nodes: _Optional[_Union[FinishNodes, _Mapping]] = ..., export_nodes: _Optional[_Union[ExportNodes, _Mapping]] = ..., import_nodes: _Optional[_Union[ImportNodes, _Mapping]] = ...) -> None: ...
+
+class OpenTree(_message.Message):
+    __slots__ = ("prompt", "seed", "cache_salt", "limits")
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
+    prompt: Prompt
+    seed: int
+    cache_salt: str
+    limits: TreeLimits
+    def __init__(self, prompt: _Optional[_Union[Prompt, _Mapping]] = ..., seed: _Optional[int] = ..., cache_salt: _Optional[str] = ..., limits: _Optional[_Union[TreeLimits, _Mapping]] = ...) -> None: ...
+
+class ResumeTree(_message.Message):
+    __slots__ = ("tree", "secret")
+    TREE_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    tree: str
+    secret: str
+    def __init__(self, tree: _Optional[str] = ..., secret: _Optional[str] = ...) -> None: ...
+
+class CloseTree(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class TreeLimits(_message.Message):
+    __slots__ = ("max_nodes", "max_depth", "max_tokens", "max_blocks", "idle_ttl")
+    MAX_NODES_FIELD_NUMBER: _ClassVar[int]
+    MAX_DEPTH_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MAX_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    IDLE_TTL_FIELD_NUMBER: _ClassVar[int]
+    max_nodes: int
+    max_depth: int
+    max_tokens: int
+    max_blocks: int
+    idle_ttl: float
+    def __init__(self, max_nodes: _Optional[int] = ..., max_depth: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_blocks: _Optional[int] = ..., idle_ttl: _Optional[float] = ...) -> None: ...
+
+class ForkNode(_message.Message):
+    __slots__ = ("node", "n", "seeds")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    N_FIELD_NUMBER: _ClassVar[int]
+    SEEDS_FIELD_NUMBER: _ClassVar[int]
+    node: int
+    n: int
+    seeds: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, node: _Optional[int] = ..., n: _Optional[int] = ..., seeds: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class DecodeNodes(_message.Message):
+    __slots__ = ("nodes", "greedy", "sample", "options", "step", "seeds")
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    GREEDY_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    SEEDS_FIELD_NUMBER: _ClassVar[int]
+    nodes: _containers.RepeatedScalarFieldContainer[int]
+    greedy: Greedy
+    sample: Sample
+    options: Options
+    step: _containers.RepeatedScalarFieldContainer[str]
+    seeds: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, nodes: _Optional[_Iterable[int]] = ..., greedy: _Optional[_Union[Greedy, _Mapping]] = ..., sample: _Optional[_Union[Sample, _Mapping]] = ..., options: _Optional[_Union[Options, _Mapping]] = ..., step: _Optional[_Iterable[str]] = ..., seeds: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ExtendNode(_message.Message):
+    __slots__ = ("node", "continuation")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    CONTINUATION_FIELD_NUMBER: _ClassVar[int]
+    node: int
+    continuation: Continuation
+    def __init__(self, node: _Optional[int] = ..., continuation: _Optional[_Union[Continuation, _Mapping]] = ...) -> None: ...
+
+class ScoreNodes(_message.Message):
+    __slots__ = ("nodes", "continuations", "top_logprobs", "priority")
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    CONTINUATIONS_FIELD_NUMBER: _ClassVar[int]
+    TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    nodes: _containers.RepeatedScalarFieldContainer[int]
+    continuations: _containers.RepeatedCompositeFieldContainer[Continuation]
+    top_logprobs: int
+    priority: int
+    def __init__(self, nodes: _Optional[_Iterable[int]] = ..., continuations: _Optional[_Iterable[_Union[Continuation, _Mapping]]] = ..., top_logprobs: _Optional[int] = ..., priority: _Optional[int] = ...) -> None: ...
+
+class PruneNodes(_message.Message):
+    __slots__ = ("nodes", "subtree")
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    SUBTREE_FIELD_NUMBER: _ClassVar[int]
+    nodes: _containers.RepeatedScalarFieldContainer[int]
+    subtree: bool
+    def __init__(self, nodes: _Optional[_Iterable[int]] = ..., subtree: bool = ...) -> None: ...
+
+class TruncateNode(_message.Message):
+    __slots__ = ("node", "num_tokens")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    node: int
+    num_tokens: int
+    def __init__(self, node: _Optional[int] = ..., num_tokens: _Optional[int] = ...) -> None: ...
+
+class PinNodes(_message.Message):
+    __slots__ = ("nodes", "ttl")
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    TTL_FIELD_NUMBER: _ClassVar[int]
+    nodes: _containers.RepeatedScalarFieldContainer[int]
+    ttl: float
+    def __init__(self, nodes: _Optional[_Iterable[int]] = ..., ttl: _Optional[float] = ...) -> None: ...
+
+class UnpinNodes(_message.Message):
+    __slots__ = ("nodes",)
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    nodes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, nodes: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class StopNodes(_message.Message):
+    __slots__ = ("nodes",)
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    nodes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, nodes: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class FinishNodes(_message.Message):
+    __slots__ = ("nodes",)
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    nodes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, nodes: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ExportNodes(_message.Message):
+    __slots__ = ("nodes",)
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    nodes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, nodes: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ImportNodes(_message.Message):
+    __slots__ = ("paths",)
+    PATHS_FIELD_NUMBER: _ClassVar[int]
+    paths: _containers.RepeatedCompositeFieldContainer[NodePath]
+    def __init__(self, paths: _Optional[_Iterable[_Union[NodePath, _Mapping]]] = ...) -> None: ...
+
+class TreeEvent(_message.Message):
+    __slots__ = ("changes",)
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    changes: _containers.RepeatedCompositeFieldContainer[TreeChange]
+    def __init__(self, changes: _Optional[_Iterable[_Union[TreeChange, _Mapping]]] = ...) -> None: ...
+
+class TreeChange(_message.Message):
+    __slots__ = ("opened", "accepted", "refused", "done", "delta", "stopped", "scored", "pruned", "exported")
+    OPENED_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    DELTA_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
+    SCORED_FIELD_NUMBER: _ClassVar[int]
+    PRUNED_FIELD_NUMBER: _ClassVar[int]
+    EXPORTED_FIELD_NUMBER: _ClassVar[int]
+    opened: TreeOpened
+    accepted: CommandAccepted
+    refused: CommandRefused
+    done: CommandDone
+    delta: NodeDelta
+    stopped: NodeStopped
+    scored: NodeScored
+    pruned: NodesPruned
+    exported: NodesExported
+    def __init__(self, opened: _Optional[_Union[TreeOpened, _Mapping]] = ..., accepted: _Optional[_Union[CommandAccepted, _Mapping]] = ..., refused: _Optional[_Union[CommandRefused, _Mapping]] = ..., done: _Optional[_Union[CommandDone, _Mapping]] = ..., delta: _Optional[_Union[NodeDelta, _Mapping]] = ..., stopped: _Optional[_Union[NodeStopped, _Mapping]] = ..., scored: _Optional[_Union[NodeScored, _Mapping]] = ..., pruned: _Optional[_Union[NodesPruned, _Mapping]] = ..., exported: _Optional[_Union[NodesExported, _Mapping]] = ...) -> None: ...
+
+class TreeOpened(_message.Message):
+    __slots__ = ("tree", "secret", "model", "seed", "nodes", "limits", "grace", "idle_timeout", "max_command_bytes")
+    TREE_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
+    GRACE_FIELD_NUMBER: _ClassVar[int]
+    IDLE_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    MAX_COMMAND_BYTES_FIELD_NUMBER: _ClassVar[int]
+    tree: str
+    secret: str
+    model: str
+    seed: int
+    nodes: _containers.RepeatedCompositeFieldContainer[Node]
+    limits: TreeLimits
+    grace: float
+    idle_timeout: float
+    max_command_bytes: int
+    def __init__(self, tree: _Optional[str] = ..., secret: _Optional[str] = ..., model: _Optional[str] = ..., seed: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., limits: _Optional[_Union[TreeLimits, _Mapping]] = ..., grace: _Optional[float] = ..., idle_timeout: _Optional[float] = ..., max_command_bytes: _Optional[int] = ...) -> None: ...
+
+class Node(_message.Message):
+    __slots__ = ("node", "parent", "depth", "state", "start", "token_ids", "text", "lineage", "next_seed", "finish_reason", "cumulative_logprob", "before_ids", "before_text")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    PARENT_FIELD_NUMBER: _ClassVar[int]
+    DEPTH_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    NEXT_SEED_FIELD_NUMBER: _ClassVar[int]
+    FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
+    CUMULATIVE_LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_IDS_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_TEXT_FIELD_NUMBER: _ClassVar[int]
+    node: int
+    parent: int
+    depth: int
+    state: NodeState
+    start: int
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    text: str
+    lineage: int
+    next_seed: int
+    finish_reason: NodeReason
+    cumulative_logprob: float
+    before_ids: _containers.RepeatedScalarFieldContainer[int]
+    before_text: str
+    def __init__(self, node: _Optional[int] = ..., parent: _Optional[int] = ..., depth: _Optional[int] = ..., state: _Optional[_Union[NodeState, str]] = ..., start: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., text: _Optional[str] = ..., lineage: _Optional[int] = ..., next_seed: _Optional[int] = ..., finish_reason: _Optional[_Union[NodeReason, str]] = ..., cumulative_logprob: _Optional[float] = ..., before_ids: _Optional[_Iterable[int]] = ..., before_text: _Optional[str] = ...) -> None: ...
+
+class NodePath(_message.Message):
+    __slots__ = ("model", "node", "parent", "token_ids", "start", "text", "lineage", "next_seed", "finished", "finish_reason", "cumulative_logprob", "logprobs")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    PARENT_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    NEXT_SEED_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
+    CUMULATIVE_LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    node: int
+    parent: int
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    start: int
+    text: str
+    lineage: int
+    next_seed: int
+    finished: bool
+    finish_reason: NodeReason
+    cumulative_logprob: float
+    logprobs: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, model: _Optional[str] = ..., node: _Optional[int] = ..., parent: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., start: _Optional[int] = ..., text: _Optional[str] = ..., lineage: _Optional[int] = ..., next_seed: _Optional[int] = ..., finished: bool = ..., finish_reason: _Optional[_Union[NodeReason, str]] = ..., cumulative_logprob: _Optional[float] = ..., logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class CommandAccepted(_message.Message):
+    __slots__ = ("command_id", "nodes")
+    COMMAND_ID_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    command_id: int
+    nodes: _containers.RepeatedCompositeFieldContainer[Node]
+    def __init__(self, command_id: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ...) -> None: ...
+
+class CommandRefused(_message.Message):
+    __slots__ = ("command_id", "error")
+    COMMAND_ID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    command_id: int
+    error: Error
+    def __init__(self, command_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
+
+class CommandDone(_message.Message):
+    __slots__ = ("command_id", "usages", "error")
+    COMMAND_ID_FIELD_NUMBER: _ClassVar[int]
+    USAGES_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    command_id: int
+    usages: _containers.RepeatedCompositeFieldContainer[Usage]
+    error: Error
+    def __init__(self, command_id: _Optional[int] = ..., usages: _Optional[_Iterable[_Union[Usage, _Mapping]]] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
+
+class Error(_message.Message):
+    __slots__ = ("reason", "code", "message", "field", "path", "limit", "retry_after")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    FIELD_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AFTER_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    code: int
+    message: str
+    field: str
+    path: str
+    limit: str
+    retry_after: float
+    def __init__(self, reason: _Optional[str] = ..., code: _Optional[int] = ..., message: _Optional[str] = ..., field: _Optional[str] = ..., path: _Optional[str] = ..., limit: _Optional[str] = ..., retry_after: _Optional[float] = ...) -> None: ...
+
+class NodeDelta(_message.Message):
+    __slots__ = ("node", "token_ids", "text", "logprobs")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    node: int
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    text: str
+    logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprob]
+    def __init__(self, node: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., text: _Optional[str] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ...) -> None: ...
+
+class NodeStopped(_message.Message):
+    __slots__ = ("node", "state", "finish_reason", "cumulative_logprob", "error")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
+    CUMULATIVE_LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    node: int
+    state: NodeState
+    finish_reason: NodeReason
+    cumulative_logprob: float
+    error: Error
+    def __init__(self, node: _Optional[int] = ..., state: _Optional[_Union[NodeState, str]] = ..., finish_reason: _Optional[_Union[NodeReason, str]] = ..., cumulative_logprob: _Optional[float] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
+
+class NodeScored(_message.Message):
+    __slots__ = ("command_id", "node", "continuations")
+    COMMAND_ID_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    CONTINUATIONS_FIELD_NUMBER: _ClassVar[int]
+    command_id: int
+    node: int
+    continuations: _containers.RepeatedCompositeFieldContainer[ScoredContinuation]
+    def __init__(self, command_id: _Optional[int] = ..., node: _Optional[int] = ..., continuations: _Optional[_Iterable[_Union[ScoredContinuation, _Mapping]]] = ...) -> None: ...
+
+class NodesPruned(_message.Message):
+    __slots__ = ("command_id", "nodes")
+    COMMAND_ID_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    command_id: int
+    nodes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, command_id: _Optional[int] = ..., nodes: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class NodesExported(_message.Message):
+    __slots__ = ("command_id", "paths")
+    COMMAND_ID_FIELD_NUMBER: _ClassVar[int]
+    PATHS_FIELD_NUMBER: _ClassVar[int]
+    command_id: int
+    paths: _containers.RepeatedCompositeFieldContainer[NodePath]
+    def __init__(self, command_id: _Optional[int] = ..., paths: _Optional[_Iterable[_Union[NodePath, _Mapping]]] = ...) -> None: ...
 
 class TokenizeRequest(_message.Message):
     __slots__ = ("prompt",)

@@ -49,6 +49,11 @@ class DecodeServiceStub(object):
                 request_serializer=forkdecode_dot_rpc_dot_v1_dot_decode__pb2.ScoreRequest.SerializeToString,
                 response_deserializer=forkdecode_dot_rpc_dot_v1_dot_decode__pb2.ScoreResponse.FromString,
                 _registered_method=True)
+        self.Session = channel.stream_stream(
+                '/forkdecode.rpc.v1.DecodeService/Session',
+                request_serializer=forkdecode_dot_rpc_dot_v1_dot_decode__pb2.TreeCommand.SerializeToString,
+                response_deserializer=forkdecode_dot_rpc_dot_v1_dot_decode__pb2.TreeEvent.FromString,
+                _registered_method=True)
         self.Tokenize = channel.unary_unary(
                 '/forkdecode.rpc.v1.DecodeService/Tokenize',
                 request_serializer=forkdecode_dot_rpc_dot_v1_dot_decode__pb2.TokenizeRequest.SerializeToString,
@@ -94,6 +99,19 @@ class DecodeServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Session(self, request_iterator, context):
+        """A tree of sequences that the client steers, command by command. The first command opens a session or resumes one;
+        the first event tells what it is. Every command after that is accepted, and later done, or refused by itself, which
+        changes nothing and does not end the call. Commands are carried out in the order in which they are sent.
+
+        `close_tree` ends the session at once; when the client sends no more (half-closes), it ends once all commands are
+        done. A call that ends in any other way leaves the session as it is, running on, for TreeOpened.grace seconds, in
+        which it can be resumed by its name and secret; then all it holds is freed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Tokenize(self, request, context):
         """Text to token ids.
         """
@@ -134,6 +152,11 @@ def add_DecodeServiceServicer_to_server(servicer, server):
                     servicer.Score,
                     request_deserializer=forkdecode_dot_rpc_dot_v1_dot_decode__pb2.ScoreRequest.FromString,
                     response_serializer=forkdecode_dot_rpc_dot_v1_dot_decode__pb2.ScoreResponse.SerializeToString,
+            ),
+            'Session': grpc.stream_stream_rpc_method_handler(
+                    servicer.Session,
+                    request_deserializer=forkdecode_dot_rpc_dot_v1_dot_decode__pb2.TreeCommand.FromString,
+                    response_serializer=forkdecode_dot_rpc_dot_v1_dot_decode__pb2.TreeEvent.SerializeToString,
             ),
             'Tokenize': grpc.unary_unary_rpc_method_handler(
                     servicer.Tokenize,
@@ -215,6 +238,33 @@ class DecodeService(object):
             '/forkdecode.rpc.v1.DecodeService/Score',
             forkdecode_dot_rpc_dot_v1_dot_decode__pb2.ScoreRequest.SerializeToString,
             forkdecode_dot_rpc_dot_v1_dot_decode__pb2.ScoreResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Session(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/forkdecode.rpc.v1.DecodeService/Session',
+            forkdecode_dot_rpc_dot_v1_dot_decode__pb2.TreeCommand.SerializeToString,
+            forkdecode_dot_rpc_dot_v1_dot_decode__pb2.TreeEvent.FromString,
             options,
             channel_credentials,
             insecure,
