@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from forkdecode.calls.arguments import is_batch
 from forkdecode.calls.handle import AsyncHandle
 from forkdecode.calls.many import in_order_async, list_calls
+from forkdecode.calls.tree import AsyncTree
 from forkdecode.config import DEFAULT_MODEL
 from forkdecode.engine.port import Job
 from forkdecode.engine.sizing import Capacity
@@ -21,6 +22,8 @@ from forkdecode.llm.session import ModelChoice, Session
 from forkdecode.model.info import ModelInfo
 from forkdecode.requests.prepare import Prepared
 from forkdecode.results import DecodeResult, EngineStats, Event, ScoreResult
+from forkdecode.tree.local import AsyncLocalLink
+from forkdecode.tree_types import OpenTree, TreeLimits
 from forkdecode.types import Options, Prompt, Strategy
 
 
@@ -197,6 +200,20 @@ class AsyncLLM:
         except BaseException:
             engine.cancel(prepared.request)
             raise
+
+    async def tree(
+        self,
+        prompt: Prompt | None = None,
+        *,
+        chat: bool = False,
+        seed: int | None = None,
+        cache_salt: str = "",
+        limits: TreeLimits | None = None,
+    ) -> AsyncTree:
+        """LLM.tree, awaited."""
+        opening = OpenTree(prompt, chat, seed, cache_salt)
+        link = await AsyncLocalLink.open(self._session.opener(opening, limits))
+        return await AsyncTree.create(link)
 
     async def stats(self) -> EngineStats:
         """What the engine is doing and has done."""

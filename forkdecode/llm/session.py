@@ -16,6 +16,10 @@ from forkdecode.engine.start import RunningEngine, start_engine
 from forkdecode.errors import invalid
 from forkdecode.model.loader import LoadedModel, adopt, load
 from forkdecode.requests.prepare import RequestMaker
+from forkdecode.tree.local import OpenSession
+from forkdecode.tree.running import Emit
+from forkdecode.tree.session import Post, TreeSession
+from forkdecode.tree_types import OpenTree, TreeLimits
 
 MAX_THREADS = 4096
 
@@ -42,6 +46,22 @@ class Session:
         loaded = open_model(choice)
         self.requests = RequestMaker(loaded.tokenizer, loaded.info)
         self.engine: RunningEngine = start_engine(loaded, settings, threads)
+
+    def opener(self, opening: OpenTree, limits: TreeLimits | None) -> OpenSession:
+        """What opens a tree session on this engine."""
+
+        def open_session(emit: Emit, post: Post) -> TreeSession:
+            return TreeSession(
+                self.engine.thread,
+                self.requests,
+                opening,
+                block_size=self.engine.capacity.block_size,
+                emit=emit,
+                post=post,
+                limits=limits,
+            )
+
+        return open_session
 
 
 def open_model(choice: ModelChoice) -> LoadedModel:

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from forkdecode.calls.arguments import is_batch
 from forkdecode.calls.handle import EventStream, Handle
 from forkdecode.calls.many import in_order
+from forkdecode.calls.tree import Tree
 from forkdecode.config import DEFAULT_MODEL
 from forkdecode.engine.port import Job
 from forkdecode.engine.sizing import Capacity
@@ -20,6 +21,8 @@ from forkdecode.llm.session import ModelChoice, Session
 from forkdecode.model.info import ModelInfo
 from forkdecode.requests.prepare import Prepared
 from forkdecode.results import DecodeResult, EngineStats, ScoreResult
+from forkdecode.tree.local import LocalLink
+from forkdecode.tree_types import OpenTree, TreeLimits
 from forkdecode.types import Options, Prompt, Strategy
 
 
@@ -223,6 +226,26 @@ class LLM:
         except BaseException:
             engine.cancel(prepared.request)
             raise
+
+    def tree(
+        self,
+        prompt: Prompt | None = None,
+        *,
+        chat: bool = False,
+        seed: int | None = None,
+        cache_salt: str = "",
+        limits: TreeLimits | None = None,
+    ) -> Tree:
+        """A tree of sequences that is steered from here: nodes are decoded, forked, scored, pruned, and
+        share the KV of what they have in common.
+
+        prompt: its root; None: its roots are imported. seed: with it the same commands make the same
+        tree; None takes a fresh one. limits: what it may hold; by default as much as the engine has.
+
+        Raises InvalidRequestError naming the argument.
+        """
+        opening = OpenTree(prompt, chat, seed, cache_salt)
+        return Tree(LocalLink(self._session.opener(opening, limits)))
 
     def stats(self) -> EngineStats:
         """What the engine is doing and has done."""

@@ -13,6 +13,7 @@ from forkdecode.requests.assembly import Assembler
 from forkdecode.requests.resolve import Resolver
 from forkdecode.requests.score import PreparedScore, ScoreAssembler
 from forkdecode.scheduler.request import DecodeRequest
+from forkdecode.text.token_bytes import TokenBytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,21 @@ class RequestMaker:
             stream=read.stream,
         )
         return Prepared(request, Assembler(request, self._resolver.token_bytes()))
+
+    @property
+    def info(self) -> ModelInfo:
+        """The model that requests are checked for."""
+        return self._resolver.info
+
+    @property
+    def token_bytes(self) -> TokenBytes:
+        """The bytes of every token."""
+        return self._resolver.token_bytes()
+
+    def encode(self, field: str, text: str) -> tuple[int, ...]:
+        """The token ids of a piece of text by itself, none of them special: there may be none. Raises
+        InvalidRequestError for `field`."""
+        return self._resolver.encode(field, text)
 
     def tokenize(self, prompt: Any, *, chat: bool = False) -> tuple[int, ...]:
         """The token ids of a prompt, as a request's would be. Raises InvalidRequestError."""

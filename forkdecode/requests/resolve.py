@@ -75,6 +75,15 @@ class Resolver:
             error.request_id = asked.request_id
             raise
 
+    @property
+    def info(self) -> ModelInfo:
+        """The model."""
+        return self._info
+
+    def encode(self, field: str, text: str) -> tuple[int, ...]:
+        """Token ids of a piece of text by itself. Raises InvalidRequestError."""
+        return self._plain(field, text)
+
     def token_bytes(self) -> TokenBytes:
         """The bytes of every token; none where the model has no tokenizer."""
         return self._bytes

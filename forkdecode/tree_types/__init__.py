@@ -37,9 +37,10 @@ from forkdecode.tree_types.events import (
 )
 from forkdecode.tree_types.limits import TreeLimits
 from forkdecode.tree_types.opening import OpenTree
-from forkdecode.tree_types.paths import NodePath
+from forkdecode.tree_types.paths import MAX_COUNTED_SEED, NodePath
 
 __all__ = [
+    "MAX_COUNTED_SEED",
     "Accepted",
     "Command",
     "Decode",

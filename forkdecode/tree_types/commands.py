@@ -121,6 +121,11 @@ class Decode:
         return self.seeds[index] if self.seeds is not None else self.strategy_seed or 0
 
     @property
+    def draws(self) -> bool:
+        """Whether the seed matters."""
+        return isinstance(self.strategy, Sample)
+
+    @property
     def n(self) -> int:
         """Children a node."""
         return self.strategy.n if isinstance(self.strategy, Sample) else 1
@@ -162,8 +167,9 @@ class ScoreNodes:
 
 @dataclass(frozen=True, slots=True)
 class Prune:
-    """Lets go of nodes: what runs on them is cancelled, their KV is released, their numbers are gone.
-    subtree: their descendants too; else these stay, for a path is whole without its ancestors."""
+    """Lets go of nodes: they stop, what scores them is cancelled, their KV is released, their numbers are
+    gone. subtree: their descendants too; else these stay and go on, for a path is whole without its
+    ancestors."""
 
     command_id: int
     nodes: tuple[int, ...]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from forkdecode.errors import ForkdecodeError
 from forkdecode.results import ScoredContinuation, TokenLogprob, Usage
@@ -14,6 +14,7 @@ NodeState: TypeAlias = Literal["generating", "stopped", "finished"]
 decoded from it (it ended by an EOS token, or was said to be finished); what extends it can be decoded."""
 NodeReason: TypeAlias = Literal["eos", "stop", "step", "length", "cancelled", "pruned", "failed"]
 """Why a node stopped: as a candidate does, or at a step delimiter, or because its group failed."""
+NODE_REASONS: tuple[NodeReason, ...] = get_args(NodeReason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +72,12 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """An accepted command has ended: the last event of it. usages: what each of its groups took."""
+    """An accepted command has ended: the last event of it. usages: what each of its groups took, those
+    left out that were lost with their engine. error: why one of them failed."""
 
     command_id: int
     usages: tuple[Usage, ...] = ()
+    error: ForkdecodeError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +92,11 @@ class NodeDelta:
 
 @dataclass(frozen=True, slots=True)
 class NodeStopped:
-    """A node's path is complete. error: why its group failed."""
+    """A node's path is complete, or a node at rest was said to be finished. error: why its group failed."""
 
     node: int
     state: NodeState
-    finish_reason: NodeReason
+    finish_reason: NodeReason | None
     cumulative_logprob: float
     error: ForkdecodeError | None = None
 

@@ -14,11 +14,11 @@ MAX_TTL = 1e9
 class TreeLimits:
     """What one session may hold.
 
-    max_nodes: live nodes. max_depth: edges from a root. max_tokens: token positions of all live nodes, what
-    they share counted once. max_blocks: KV blocks that its nodes refer to, shared ones once; None: no limit.
-    Idle nodes beyond that give up their KV, the longest unused first, unless they are pinned; a command is
-    refused when that is not enough. idle_ttl: seconds after which an unused node gives up its KV, unless
-    pinned; None: never. A node without KV stays what it is: its KV is computed again when needed.
+    max_nodes: live nodes. max_depth: edges from a root. max_tokens: own tokens of all live nodes, those that
+    may still be generated included. max_blocks: KV blocks that its nodes refer to, shared ones once; None:
+    no limit. Idle nodes beyond that give up their KV, the longest unused first, unless they are pinned; a
+    command is refused when that is not enough. idle_ttl: seconds after which an unused node gives up its
+    KV, unless pinned; None: never. A node without KV stays what it is: its KV is computed again when needed.
     """
 
     max_nodes: int = 65_536

@@ -10,6 +10,8 @@ from forkdecode.checks import check_float, check_int, check_token_ids, check_uni
 from forkdecode.errors import invalid
 from forkdecode.types import MAX_SEED
 
+MAX_COUNTED_SEED = 2**32
+"""Seeds below are counted through, one for each draw that names none; those above are only names."""
 PATH_REASONS = ("eos", "stop", "step", "length", "cancelled", "failed")
 
 
@@ -46,7 +48,7 @@ class NodePath:
         keep(self, "start", check_int, 0, len(self.token_ids))
         keep(self, "text", check_unicode)
         keep(self, "lineage", check_int, 0, MAX_SEED)
-        keep(self, "next_seed", check_int, 0, MAX_SEED)
+        keep(self, "next_seed", check_int, 0, MAX_COUNTED_SEED)
         keep(self, "cumulative_logprob", check_float)
         if not isinstance(self.finished, bool):
             raise invalid("finished", f"{shown(self.finished)} is not a boolean", "True or False")

@@ -12,6 +12,7 @@ from forkdecode.checks import check_items, shown
 from forkdecode.errors import invalid
 from forkdecode.results import ScoredContinuation
 from forkdecode.tree_types import (
+    MAX_COUNTED_SEED,
     Command,
     Decode,
     Export,
@@ -70,10 +71,11 @@ def decode(
         seeds: tuple[int, ...] | None = tuple(_take_seeds(node, 1) for node in chosen)
     else:
         seeds = None if seed is None else (seed,) * len(chosen)
+        _skip_seed(chosen, strategy.seed if seed is None and isinstance(strategy, Sample) else seed)
     ids = _ids(chosen)
     return Verb(
         lambda number: Decode(number, ids, strategy, made, step, seeds),
-        (lambda reply: reply.nodes) if at_once else _decoded,
+        lambda reply: reply.nodes,
         at_once=at_once,
         stream=stream,
     )
@@ -153,13 +155,6 @@ def _quiet(command: Callable[[int], Command]) -> Verb[None]:
     return Verb(command, lambda reply: None)
 
 
-def _decoded(reply: Reply) -> list[Node]:
-    for node in reply.nodes:
-        if node.error is not None:
-            raise node.error
-    return reply.nodes
-
-
 def _one(node: object) -> Node:
     if not isinstance(node, Node):
         raise invalid("node", f"{shown(node)} is not a node", "a Node of this tree")
@@ -184,3 +179,10 @@ def _take_seeds(node: Node, count: int) -> int:
     first = node._next_seed
     node._next_seed += count
     return first
+
+
+def _skip_seed(nodes: Iterable[Node], seed: object) -> None:
+    """A seed that the caller names is not given again by itself."""
+    if isinstance(seed, int) and 0 <= seed < MAX_COUNTED_SEED:
+        for node in nodes:
+            node._next_seed = max(node._next_seed, seed + 1)

@@ -115,7 +115,7 @@ class TreeView:
         if isinstance(event, Refused):
             reply.error = event.error
         elif isinstance(event, Done):
-            reply.done, reply.usages = True, event.usages
+            reply.done, reply.usages, reply.error = True, event.usages, event.error
         elif isinstance(event, NodeScored):
             reply.scored[event.node] = event.continuations
         else:

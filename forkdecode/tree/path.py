@@ -1,0 +1,112 @@
+"""Paths of tokens that share what they have in common, and the KV blocks that they refer to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from forkdecode.step import F32, I64
+
+
+class Path:
+    """The tokens before + ids. Never changes; split() only says the same in two pieces.
+
+    logprobs: one a token of `ids`, or None where they were given. holders: how many pieces that follow, and
+    nodes whose KV ends here, refer to its blocks; ends: how many of these are nodes.
+    """
+
+    __slots__ = ("before", "ends", "holders", "ids", "logprobs", "start")
+
+    def __init__(self, before: Path | None, ids: I64, logprobs: F32 | None = None) -> None:
+        self.before = before
+        self.ids = ids
+        self.logprobs = logprobs
+        self.start = 0 if before is None else before.length
+        self.holders = 0
+        self.ends = 0
+
+    @property
+    def length(self) -> int:
+        """Tokens in all."""
+        return self.start + len(self.ids)
+
+    def token_ids(self, start: int = 0) -> I64:
+        """All but the first `start`."""
+        pieces = [piece.ids[max(0, start - piece.start) :] for piece in self._pieces(start)]
+        return np.concatenate(pieces[::-1]) if pieces else np.empty(0, np.int64)
+
+    def token_logprobs(self, start: int = 0) -> list[float]:
+        """Those of token_ids(start); 0 where the tokens were given."""
+        found: list[float] = []
+        for piece in reversed(list(self._pieces(start))):
+            own = np.zeros(len(piece.ids), np.float32) if piece.logprobs is None else piece.logprobs
+            found += own[max(0, start - piece.start) :].tolist()
+        return found
+
+    def up_to(self, length: int) -> Path:
+        """The first `length` tokens, at least 1, as a path that shares them with this one."""
+        piece = self
+        while piece.before is not None and piece.start >= length:
+            piece = piece.before
+        return piece if piece.length == length else piece._split(length)
+
+    def _split(self, length: int) -> Path:
+        at = length - self.start
+        first = Path(self.before, self.ids[:at], None if self.logprobs is None else self.logprobs[:at])
+        first.holders = 1 if self.holders else 0
+        self.before, self.start, self.ids = first, length, self.ids[at:]
+        if self.logprobs is not None:
+            self.logprobs = self.logprobs[at:]
+        return first
+
+    def _pieces(self, start: int) -> Iterator[Path]:
+        """From the last one back to the one that has token `start`."""
+        piece: Path | None = self
+        while piece is not None and piece.length > start:
+            yield piece
+            piece = piece.before
+
+
+class BlockCount:
+    """How many blocks of S tokens those paths refer to that are held, each block once."""
+
+    def __init__(self, block_size: int) -> None:
+        self._size = block_size
+        self.total = 0
+
+    def hold(self, path: Path) -> None:
+        """One holder more."""
+        path.ends += 1
+        if path.ends == 1:
+            self.total += self._open_end(path)
+        piece: Path | None = path
+        while piece is not None:
+            piece.holders += 1
+            if piece.holders > 1:
+                break
+            self.total += self._full(piece)
+            piece = piece.before
+
+    def release(self, path: Path) -> None:
+        """One holder less."""
+        path.ends -= 1
+        if not path.ends:
+            self.total -= self._open_end(path)
+        piece: Path | None = path
+        while piece is not None:
+            piece.holders -= 1
+            if piece.holders:
+                break
+            self.total -= self._full(piece)
+            piece = piece.before
+
+    def most(self, length: int, tokens: int) -> int:
+        """Blocks that `tokens` more tokens after `length` can take, the copy of a partial one included."""
+        return -(-(length % self._size + tokens) // self._size) + 1
+
+    def _full(self, piece: Path) -> int:
+        return piece.length // self._size - piece.start // self._size
+
+    def _open_end(self, path: Path) -> int:
+        return 1 if path.length % self._size else 0

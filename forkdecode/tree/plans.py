@@ -1,0 +1,144 @@
+"""From commands that take steps of the engine to ordinary requests, none of them sent yet."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from forkdecode.errors import invalid
+from forkdecode.requests.prepare import RequestMaker
+from forkdecode.scheduler.request import DecodeRequest, NodeRef
+from forkdecode.tree import lineages
+from forkdecode.tree.growth import Growth
+from forkdecode.tree.memory import HeldNodes
+from forkdecode.tree.node import NodeTable, TreeNode
+from forkdecode.tree.running import DecodeRun, Run, ScoreRun
+from forkdecode.tree.text import NodeText
+from forkdecode.tree_types import Decode, ScoreNodes
+from forkdecode.types import Continuations
+
+
+class Plans:
+    """Checks commands on nodes and makes their requests. cache_salt: of all of them."""
+
+    def __init__(
+        self,
+        tree: str,
+        requests: RequestMaker,
+        nodes: NodeTable,
+        held: HeldNodes,
+        growth: Growth,
+        cache_salt: str,
+    ) -> None:
+        self._tree = tree
+        self._requests = requests
+        self._nodes = nodes
+        self._held = held
+        self._growth = growth
+        self._cache_salt = cache_salt
+        self._tokens = requests.token_bytes
+
+    def decode(self, command: Decode) -> tuple[list[TreeNode], list[Run]]:
+        """The children, still to be added, and the requests. Raises what refuses the command."""
+        nodes = [self._decodable(number) for number in command.nodes]
+        n, most = command.n, command.options.max_tokens
+        depth = max(node.depth for node in nodes) + 1
+        self._growth.check_room(len(nodes) * n, depth, len(nodes) * n * most)
+        children: list[TreeNode] = []
+        runs: list[Run] = []
+        for place, node in enumerate(nodes):
+            first = self._nodes.next_number + len(children)
+            request = self._decode_request(command, place, node, first)
+            own = [self._child(first + i, node, request, i) for i in range(n)]
+            texts = [NodeText(self._tokens, request, node.text_state, command.step) for _ in own]
+            blocks = self._held.growth(node.path.length, n, most)
+            runs.append(DecodeRun(request, node, own, texts, self._nodes, self._held, blocks))
+            children += own
+        self._held.make_room(sum(run.blocks for run in runs), nodes)
+        return children, runs
+
+    def score(self, command: ScoreNodes) -> list[Run]:
+        """The requests. Raises what refuses the command."""
+        nodes = self._nodes.all(command.nodes, at_rest=True)
+        runs: list[Run] = [self._score_run(command, place, node) for place, node in enumerate(nodes)]
+        self._held.make_room(sum(run.blocks for run in runs), nodes)
+        return runs
+
+    def _decodable(self, number: int) -> TreeNode:
+        node = self._nodes.get("nodes", number, at_rest=True)
+        if node.state == "finished":
+            why = "by an EOS token" if node.finish_reason == "eos" else "as it was told to be"
+            raise invalid("nodes", f"{number} is finished, {why}", "nodes that are not; extend it first")
+        return self._with_room(node)
+
+    def _with_room(self, node: TreeNode) -> TreeNode:
+        most = self._requests.info.max_positions - 1
+        if node.path.length > most:
+            problem = f"{node.number} has {node.path.length} tokens"
+            raise invalid("nodes", problem, f"at most {most} with this model")
+        return node
+
+    def _decode_request(self, command: Decode, place: int, node: TreeNode, first: int) -> DecodeRequest:
+        options = command.options
+        prepared = self._requests.prepare(
+            node.path.token_ids(),
+            command.strategy,
+            replace(options, stop=options.stop + command.step, cache_salt=self._cache_salt),
+            {},
+            chat=False,
+            request_id=self._name(command, place),
+            stream=True,
+        )
+        return replace(
+            prepared.request,
+            seed=lineages.decode_seed(node.lineage, command.seed(place)),
+            origin=self._held.ref(node),
+            keep=NodeRef(self._tree, first),
+        )
+
+    def _child(self, number: int, node: TreeNode, request: DecodeRequest, index: int) -> TreeNode:
+        child = TreeNode(
+            number,
+            node,
+            node.path,
+            lineages.decoded(request.seed, index),
+            text_state=node.text_state,
+            state="generating",
+        )
+        child.counted = request.options.max_tokens
+        return child
+
+    def _score_run(self, command: ScoreNodes, place: int, node: TreeNode) -> ScoreRun:
+        origin: TreeNode | None = node
+        path, continuations = node.path.token_ids(), command.continuations
+        if not continuations:
+            if not 0 < node.start < len(path):
+                problem = f"{node.number} has no tokens of its own after others"
+                raise invalid("continuations", problem, "at least one for such a node")
+            path, own = path[: node.start], path[node.start :]
+            continuations = (tuple(own.tolist()),)
+            origin = self._nodes.parent(node)
+            if origin is not None and origin.path.length != node.start:
+                origin = None
+        else:
+            self._with_room(node)
+        prepared = self._requests.prepare_score(
+            path,
+            continuations,
+            top_logprobs=command.top_logprobs,
+            priority=command.priority,
+            cache_salt=self._cache_salt,
+            request_id=self._name(command, place),
+        )
+        request = prepared.request
+        if origin is not None:
+            request = replace(request, origin=self._held.ref(origin))
+        blocks = sum(self._held.growth(len(path), 1, length) for length in _lengths(request))
+        return ScoreRun(request, prepared, node, origin, command.command_id, blocks)
+
+    def _name(self, command: Decode | ScoreNodes, place: int) -> str:
+        return f"{self._tree}/{command.command_id}.{place}"
+
+
+def _lengths(request: DecodeRequest) -> list[int]:
+    assert isinstance(request.strategy, Continuations), "a score request"
+    return list(map(len, request.strategy.token_ids))
