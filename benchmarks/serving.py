@@ -39,7 +39,7 @@ async def soak(running: ServerProcess, args: argparse.Namespace) -> dict[str, An
 
     async with AsyncClient(running.address) as client:
         watching, begin = asyncio.create_task(watch()), time.perf_counter()
-        asks = traffic(args.seed)
+        asks = traffic(args.seed, words=(1, args.words))
         summary = await closed_loop(client, asks, streams=args.streams, seconds=args.seconds, seed=args.seed)
         seconds = time.perf_counter() - begin
         watching.cancel()
@@ -59,7 +59,7 @@ async def soak(running: ServerProcess, args: argparse.Namespace) -> dict[str, An
 async def load(running: ServerProcess, args: argparse.Namespace) -> dict[str, Any]:
     """Well-behaved clients only."""
     async with AsyncClient(running.address) as client:
-        begin, asks = time.perf_counter(), traffic(args.seed)
+        begin, asks = time.perf_counter(), traffic(args.seed, words=(1, args.words))
         common = {"seconds": args.seconds, "seed": args.seed, "weights": {"ok": 1}}
         if args.rate:
             summary = await open_loop(client, asks, rate=args.rate, **common)
@@ -79,7 +79,7 @@ async def kill(running: ServerProcess, args: argparse.Namespace) -> dict[str, An
     summary, back = Summary(), list[float]()
     async with AsyncClient(running.address, retries=0) as client:
         for round_ in range(args.times):
-            asks = traffic(args.seed + round_)
+            asks = traffic(args.seed + round_, words=(1, args.words))
             load_ = asyncio.create_task(
                 closed_loop(client, asks, streams=args.streams, seconds=2.0, seed=round_, weights={"ok": 1})
             )
@@ -121,14 +121,16 @@ async def _idle(client: AsyncClient) -> bool:
     return False
 
 
-def main() -> None:
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("what", choices=("soak", "load", "kill", "overhead"))
     parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--rate", type=float, help="requests a second; open loop instead of --streams")
-    parser.add_argument("--times", type=int, default=20)
+    parser.add_argument("--words", type=int, default=150, help="of a prompt, at most")
+    parser.add_argument("--times", type=int, default=20, help="that the engine is killed")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--threads", type=int)
@@ -136,16 +138,24 @@ def main() -> None:
     parser.add_argument("--log", help="where the server's log goes")
     parser.add_argument("--record", type=Path)
     parser.add_argument("--plot", type=Path)
-    args = parser.parse_args()
+    return parser.parse_args(argv)
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """What args.what finds. "faults" is what nobody asked for."""
     if args.what == "overhead":
         from benchmarks.load.overhead import overhead
 
-        found = overhead(args)
-    else:
-        flags = ["--threads", str(args.threads)] if args.threads else []
-        with server(args.model, flags, args.log) as running:
-            found = asyncio.run({"soak": soak, "load": load, "kill": kill}[args.what](running, args))
-    record(f"serving-{args.what}", {"model": args.model, **found}, args.record)
+        return overhead(args)
+    flags = ["--threads", str(args.threads)] if args.threads else []
+    with server(args.model, flags, args.log) as running:
+        return asyncio.run({"soak": soak, "load": load, "kill": kill}[args.what](running, args))
+
+
+def main() -> None:
+    args = parse()
+    found = run(args)
+    record(f"serving-{args.what}", {"model": Path(args.model).name, **found}, args.record)
     raise SystemExit(1 if found.get("faults") else 0)
 
 

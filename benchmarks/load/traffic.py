@@ -27,13 +27,15 @@ class Ask:
         return type(self.strategy).__name__
 
 
-def traffic(seed: int, max_tokens: tuple[int, int] = MAX_TOKENS) -> Iterator[Ask]:
-    """Endless; equal for equal seeds."""
+def traffic(
+    seed: int, max_tokens: tuple[int, int] = MAX_TOKENS, words: tuple[int, int] = WORDS
+) -> Iterator[Ask]:
+    """Endless; equal for equal seeds. max_tokens, words (of prompts): least and most."""
     draw = random.Random(seed)
     while True:
-        words = draw.choice(PASSAGES).split()
-        start = draw.randrange(len(words) // 2)
-        prompt = " ".join(words[start : start + draw.randint(*WORDS)])
+        text = draw.choice(PASSAGES).split()
+        start = draw.randrange(len(text) // 2)
+        prompt = " ".join(text[start : start + draw.randint(*words)])
         options: dict[str, Any] = {"max_tokens": draw.randint(*max_tokens)}
         if draw.random() < 0.2:
             options["stop"] = ["."]
