@@ -38,6 +38,11 @@ class AsyncClient:
         self._writer = Writer()
         self._info: ServedModel | None = None
 
+    @property
+    def address(self) -> str:
+        """Of the server."""
+        return self._settings.address
+
     @classmethod
     async def create(cls, address: str = DEFAULT_ADDRESS, **settings: Any) -> AsyncClient:
         """Connects, and asks what is served."""

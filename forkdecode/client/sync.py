@@ -52,6 +52,11 @@ class Client:
         self._info: ServedModel | None = None
 
     @property
+    def address(self) -> str:
+        """Of the server."""
+        return self._settings.address
+
+    @property
     def info(self) -> ServedModel:
         """What is served, and its limits; asked once."""
         if self._info is None:
