@@ -22,16 +22,17 @@ _STOPPING: dict[EarlyStopping, pb.EarlyStopping] = {
 }
 
 
-def strategy_of(request: pb.DecodeRequest) -> Strategy:
+def strategy_of(request: pb.DecodeRequest | pb.DecodeNodes) -> Strategy:
     """Greedy if none is set. Raises InvalidRequestError."""
-    match request.WhichOneof("strategy"):
+    which: Any = request
+    match which.WhichOneof("strategy"):
         case "sample":
-            sample = request.sample
+            sample = which.sample
             return Sample(**given(sample, ["n"]), **given(sample.sampling, _SAMPLING))
         case "best_of":
-            return _best_of(request.best_of)
+            return _best_of(which.best_of)
         case "beam":
-            return _beam(request.beam)
+            return _beam(which.beam)
         case _:
             return Greedy()
 
@@ -60,22 +61,23 @@ def _named(field: str, kind: Any, known: dict[Any, Any], number: int) -> Any:
     raise invalid(field, f"{number} is not a {kind.DESCRIPTOR.name}", ", ".join(kind.keys()[1:]))
 
 
-def set_strategy(request: pb.DecodeRequest, strategy: Any) -> None:
+def set_strategy(request: pb.DecodeRequest | pb.DecodeNodes, strategy: Any) -> None:
     """Writes every setting out, so that defaults of another version don't matter.
 
     Raises InvalidRequestError for a scorer: it is a Python callable and stays where it is.
     """
+    which: Any = request
     match strategy:
         case Greedy():
-            request.greedy.SetInParent()
+            which.greedy.SetInParent()
         case Sample():
-            request.sample.n = strategy.n
-            _set_sampling(request.sample.sampling, strategy)
+            which.sample.n = strategy.n
+            _set_sampling(which.sample.sampling, strategy)
         case BestOf():
-            _set_best_of(request.best_of, strategy)
+            _set_best_of(which.best_of, strategy)
         case Beam():
-            _set(request.beam, strategy, _BEAM)
-            request.beam.early_stopping = _STOPPING[strategy.early_stopping]
+            _set(which.beam, strategy, _BEAM)
+            which.beam.early_stopping = _STOPPING[strategy.early_stopping]
         case _:
             raise invalid(
                 "strategy", f"{shown(strategy)} is not a strategy", "Greedy, Sample, BestOf or Beam"

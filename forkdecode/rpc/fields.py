@@ -62,8 +62,23 @@ def _unknown(message: Message, prefix: str) -> str | None:
 def field_path(name: str, request: Message | None) -> str:
     """Where in `request` the field stands that the SDK calls `name`: "top_p" of a Sample is
     "sample.sampling.top_p". A name that is not found, or a path already, stays as it is."""
-    if not isinstance(request, pb.DecodeRequest):
+    if isinstance(request, pb.TreeCommand):
+        action = request.WhichOneof("action")
+        return name if action is None else _command_path(name, action, getattr(request, action))
+    return _decode_path(name, request) if isinstance(request, pb.DecodeRequest) else name
+
+
+def _command_path(name: str, action: str, message: Message) -> str:
+    if name.startswith(f"{action}.") or name == "command_id":
         return name
+    if isinstance(message, pb.DecodeNodes):
+        return f"{action}.{_decode_path(name, message)}"
+    if isinstance(message, pb.OpenTree) and name in pb.TreeLimits.DESCRIPTOR.fields_by_name:
+        return f"{action}.limits.{name}"
+    return f"{action}.{name}" if name in message.DESCRIPTOR.fields_by_name else name
+
+
+def _decode_path(name: str, request: pb.DecodeRequest | pb.DecodeNodes) -> str:
     if name == "chat":
         return "prompt.chat"
     found = _strategy_path(name, request)
@@ -75,7 +90,7 @@ def field_path(name: str, request: Message | None) -> str:
     return f"options.{option}" if option in _OPTION_PATHS else name
 
 
-def _strategy_path(name: str, request: pb.DecodeRequest) -> str | None:
+def _strategy_path(name: str, request: pb.DecodeRequest | pb.DecodeNodes) -> str | None:
     strategy = request.WhichOneof("strategy")
     if strategy is None:
         return None

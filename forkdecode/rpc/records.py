@@ -123,17 +123,28 @@ def candidate_of(message: pb.Candidate) -> Candidate:
     )
 
 
+def scored_message(one: ScoredContinuation) -> pb.ScoredContinuation:
+    return pb.ScoredContinuation(
+        token_ids=one.token_ids,
+        text=one.text,
+        cumulative_logprob=one.cumulative_logprob,
+        logprobs=map(logprob_message, one.logprobs),
+    )
+
+
+def scored_of(index: int, message: pb.ScoredContinuation) -> ScoredContinuation:
+    return ScoredContinuation(
+        index,
+        tuple(message.token_ids),
+        message.text,
+        message.cumulative_logprob,
+        tuple(map(logprob_of, message.logprobs)),
+    )
+
+
 def score_response(result: ScoreResult) -> pb.ScoreResponse:
     return pb.ScoreResponse(
-        continuations=[
-            pb.ScoredContinuation(
-                token_ids=one.token_ids,
-                text=one.text,
-                cumulative_logprob=one.cumulative_logprob,
-                logprobs=[logprob_message(token) for token in one.logprobs],
-            )
-            for one in result.continuations
-        ],
+        continuations=map(scored_message, result.continuations),
         usage=usage_message(result.usage),
         prompt_token_ids=pb.TokenIds(ids=result.prompt_token_ids),
         request_id=result.request_id,
@@ -144,15 +155,6 @@ def score_result(message: pb.ScoreResponse) -> ScoreResult:
     return ScoreResult(
         request_id=message.request_id,
         prompt_token_ids=tuple(message.prompt_token_ids.ids),
-        continuations=tuple(
-            ScoredContinuation(
-                index,
-                tuple(one.token_ids),
-                one.text,
-                one.cumulative_logprob,
-                tuple(map(logprob_of, one.logprobs)),
-            )
-            for index, one in enumerate(message.continuations)
-        ),
+        continuations=tuple(scored_of(i, one) for i, one in enumerate(message.continuations)),
         usage=usage_of(message.usage),
     )

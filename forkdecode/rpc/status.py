@@ -13,6 +13,7 @@ from google.rpc import error_details_pb2, status_pb2
 from forkdecode import errors
 from forkdecode.errors import ForkdecodeError
 from forkdecode.rpc.fields import field_path
+from forkdecode.rpc.v1 import decode_pb2 as pb
 
 DOMAIN = "forkdecode"
 """Of ErrorInfo: whose reasons they are."""
@@ -73,6 +74,35 @@ def status_of(error: BaseException, request: Message | None = None) -> RpcStatus
     for detail in _details(kind, known, status.message, request):
         status.details.add().Pack(detail)
     return RpcStatus(code, status.message, ((DETAILS_KEY, status.SerializeToString()),))
+
+
+def error_message(error: BaseException, command: Message | None = None) -> pb.Error:
+    """The same as status_of tells, as a message of a stream that goes on."""
+    kind, text = _told(error)
+    message = pb.Error(reason=kind.__name__, code=_CODES[kind].value[0], message=_short(text))
+    if isinstance(error, ForkdecodeError):
+        if error.field is not None:
+            message.field = _short(error.field, MAX_DETAIL)
+            message.path = _short(field_path(error.field, command), MAX_DETAIL)
+        if error.limit is not None:
+            message.limit = _short(error.limit, MAX_DETAIL)
+        if error.retry_after is not None:
+            message.retry_after = max(0.0, error.retry_after)
+    return message
+
+
+def told_error(message: pb.Error) -> ForkdecodeError:
+    """The exception that a message stands for; one of an unknown name is told by its code."""
+    codes = {code.value[0]: code for code in _Code}
+    retry = message.retry_after if message.HasField("retry_after") else None
+    code = codes.get(message.code, _Code.UNKNOWN)
+    kind = _CLASSES.get(message.reason) or _by_code(code, retry)
+    return kind(
+        message.message,
+        field=message.field if message.HasField("field") else None,
+        limit=message.limit if message.HasField("limit") else None,
+        retry_after=retry,
+    )
 
 
 def _told(error: BaseException) -> tuple[type[ForkdecodeError], str]:

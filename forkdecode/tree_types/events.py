@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
 from forkdecode.errors import ForkdecodeError
 from forkdecode.results import ScoredContinuation, TokenLogprob, Usage
+from forkdecode.tree_types.limits import TreeLimits
 from forkdecode.tree_types.paths import NodePath
 
 NodeState: TypeAlias = Literal["generating", "stopped", "finished"]
@@ -46,12 +47,22 @@ class NodeInfo:
 
 @dataclass(frozen=True, slots=True)
 class TreeOpened:
-    """A session's first event, again when it is resumed: its name, its model, its seed, its live nodes."""
+    """A session's first event, again when it is resumed: its name, its model, its seed, its live nodes.
+
+    limits: what it may hold. Of a session by a server: secret is what resumes it, beside its name, within
+    `grace` seconds after its connection was lost; idle_timeout: seconds after which it is ended when it is
+    not used; max_command_bytes: of one command, as it is sent.
+    """
 
     tree: str
     model: str
     seed: int
     nodes: tuple[NodeInfo, ...]
+    limits: TreeLimits = field(default_factory=TreeLimits)
+    secret: str = field(default="", repr=False)
+    grace: float | None = None
+    idle_timeout: float | None = None
+    max_command_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
