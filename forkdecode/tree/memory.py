@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from forkdecode.engine.port import EnginePort
 from forkdecode.errors import CapacityError
@@ -59,11 +59,13 @@ class HeldNodes:
         self.use(node)
 
     def share(self, source: TreeNode, targets: list[TreeNode], length: int) -> None:
-        """Targets get what the source holds of its first `length` tokens."""
+        """Targets get what the source holds of its first `length` tokens, if there is room for that."""
         self.use(source)
         if source.held is None:
             return
         path = source.held if source.held.length <= length else source.held.up_to(length)
+        if self._missing(self._blocks.cost(path), ()) > 0:
+            return
         for target in targets:
             self.hold(target, path)
         self._port.tree(Share(self.ref(source), tuple(map(self.ref, targets)), length))
@@ -97,33 +99,40 @@ class HeldNodes:
                 late.append(node)
         self.release(late)
 
-    def growth(self, length: int, rows: int, tokens: int) -> int:
-        """Blocks that `rows` rows of up to `tokens` tokens after `length` can come to need."""
-        return rows * self._blocks.most(length, tokens)
+    def growth(self, length: int, tokens: int) -> int:
+        """Blocks that a row can come to need for `tokens` tokens after `length`."""
+        return self._blocks.most(length, tokens)
 
-    def make_room(self, blocks: int, keep: Iterable[TreeNode]) -> None:
-        """Lets idle nodes give up their KV, but for `keep`, until `blocks` more are within the limit.
-        Raises CapacityError when that cannot be."""
-        limit = self._limits.max_blocks
-        if limit is None or self.blocks + blocks <= limit:
-            return
-        now, spared = self._clock(), {node.number for node in keep}
-        idle = [n for n in self._nodes.values() if n.number not in spared and self._idle(n, now)]
-        gone = []
-        for node in idle:
-            if self.blocks + blocks <= limit:
-                break
-            self.forget(node)
-            gone.append(node)
-        self.release(gone)
-        if self.blocks + blocks > limit:
+    def make_room(self, blocks: int, origins: Sequence[TreeNode]) -> None:
+        """Lets idle nodes give up their KV until `blocks` more are within the limit, those of all of the
+        `origins` included. Raises CapacityError when that cannot be."""
+        missing = self._missing(blocks, origins)
+        if missing > 0:
             raise CapacityError(
-                f"max_blocks: this can need {blocks} KV blocks besides the {self.blocks} that are pinned "
-                f"or in use; the session may have {limit}; ask for fewer tokens or nodes "
-                "at a time, unpin or prune",
+                f"max_blocks: this can need {blocks} KV blocks more, {missing} more than there are left "
+                "besides what is pinned or in use; ask for fewer tokens or nodes at a time, unpin or prune",
                 field="max_blocks",
-                limit=f"at most {limit} blocks",
+                limit=f"at most {self._limits.max_blocks} blocks",
             )
+
+    def _missing(self, blocks: int, origins: Sequence[TreeNode]) -> int:
+        """Blocks that are not to be had even when idle nodes have given up their KV, as far as needed."""
+        limit = self._limits.max_blocks
+        if limit is None:
+            return 0
+        now, spared, gone = self._clock(), {node.number for node in origins}, []
+        for node in list(self._nodes.values()):
+            if self._over(limit, blocks, origins) <= 0:
+                break
+            if node.number not in spared and self._idle(node, now):
+                self.forget(node)
+                gone.append(node)
+        self.release(gone)
+        return self._over(limit, blocks, origins)
+
+    def _over(self, limit: int, blocks: int, origins: Sequence[TreeNode]) -> int:
+        held = sum(self._blocks.cost(node.path) for node in origins if node.held is not node.path)
+        return self.blocks + held + blocks - limit
 
     def reserve(self, blocks: int) -> None:
         """For a running request; negative when it has ended."""

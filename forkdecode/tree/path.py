@@ -101,6 +101,15 @@ class BlockCount:
             self.total -= self._full(piece)
             piece = piece.before
 
+    def cost(self, path: Path) -> int:
+        """How many blocks more hold() would count."""
+        found = 0 if path.ends else self._open_end(path)
+        piece: Path | None = path
+        while piece is not None and not piece.holders:
+            found += self._full(piece)
+            piece = piece.before
+        return found
+
     def most(self, length: int, tokens: int) -> int:
         """Blocks that `tokens` more tokens after `length` can take, the copy of a partial one included."""
         return -(-(length % self._size + tokens) // self._size) + 1

@@ -50,7 +50,7 @@ class Plans:
             request = self._decode_request(command, place, node, first)
             own = [self._child(first + i, node, request, i) for i in range(n)]
             texts = [NodeText(self._tokens, request, node.text_state, command.step) for _ in own]
-            blocks = self._held.growth(node.path.length, n, most)
+            blocks = self._held.growth(node.path.length, most)
             runs.append(DecodeRun(request, node, own, texts, self._nodes, self._held, blocks))
             children += own
         self._held.make_room(sum(run.blocks for run in runs), nodes)
@@ -132,7 +132,7 @@ class Plans:
         request = prepared.request
         if origin is not None:
             request = replace(request, origin=self._held.ref(origin))
-        blocks = sum(self._held.growth(len(path), 1, length) for length in _lengths(request))
+        blocks = sum(self._held.growth(len(path), length) for length in _lengths(request))
         return ScoreRun(request, prepared, node, origin, command.command_id, blocks)
 
     def _name(self, command: Decode | ScoreNodes, place: int) -> str:

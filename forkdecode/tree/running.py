@@ -88,11 +88,12 @@ class DecodeRun:
         held: HeldNodes,
         blocks: int,
     ) -> None:
-        """children: not in `nodes` yet. blocks: reserved for it."""
+        """children: not in `nodes` yet. blocks: to be reserved for each of them."""
         self.request = request
         self.origin: TreeNode | None = node
         self.children = children
-        self.blocks = blocks
+        self.blocks = blocks * len(children)
+        self._blocks_each = blocks
         self._path = node.path
         self._texts = texts
         self._nodes = nodes
@@ -187,6 +188,8 @@ class DecodeRun:
             child.path = Path(self._path, np.array(child.growing, np.int64), logprobs)
             child.growing = []
         self._nodes.settle(child)
+        self._held.reserve(-self._blocks_each)
+        self.blocks -= self._blocks_each
         child.finish_reason = why
         return why
 
