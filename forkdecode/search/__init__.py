@@ -1,0 +1,60 @@
+"""Search strategies on trees: small policies that ask for work and are told what came of it.
+
+    with LLM(model) as llm, llm.tree(prompt) as tree:
+        result = run(tree, StepBeam(width=4), verifier, budget=Budget(tokens=2000))
+
+Pure Python: an LLM in this process is not needed.
+"""
+
+from forkdecode.search.adaptive import AdaptiveConsistency, lead_confidence
+from forkdecode.search.best_of_n import BestOfN, SelfConsistency
+from forkdecode.search.branch import Branch
+from forkdecode.search.budget import Budget, Spent
+from forkdecode.search.classifier import ClassifierVerifier
+from forkdecode.search.decoding import Decoding
+from forkdecode.search.dvts import Dvts
+from forkdecode.search.mcts import Mcts, puct, uct
+from forkdecode.search.pool import Pool, Vote
+from forkdecode.search.rebase import Rebase
+from forkdecode.search.result import SearchResult
+from forkdecode.search.run import run
+from forkdecode.search.run_async import run_async
+from forkdecode.search.step_beam import StepBeam
+from forkdecode.search.tree_quest import TreeQuest
+from forkdecode.search.verifiers import TreeVerifier, Verifier, each
+from forkdecode.search.work import Expand, Expanded, How, Policy, Work
+from forkdecode.search.yes_no import YesNoJudge, YesNoScorer
+
+__all__ = [
+    "AdaptiveConsistency",
+    "BestOfN",
+    "Branch",
+    "Budget",
+    "ClassifierVerifier",
+    "Decoding",
+    "Dvts",
+    "Expand",
+    "Expanded",
+    "How",
+    "Mcts",
+    "Policy",
+    "Pool",
+    "Rebase",
+    "SearchResult",
+    "SelfConsistency",
+    "Spent",
+    "StepBeam",
+    "TreeQuest",
+    "TreeVerifier",
+    "Verifier",
+    "Vote",
+    "Work",
+    "YesNoJudge",
+    "YesNoScorer",
+    "each",
+    "lead_confidence",
+    "puct",
+    "run",
+    "run_async",
+    "uct",
+]

@@ -1,0 +1,217 @@
+"""A search without input or output: what it wants done is yielded, what came of it is sent back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from forkdecode.calls.tree import Node
+from forkdecode.checks import check_bool
+from forkdecode.errors import invalid
+from forkdecode.search.branch import Branch, BranchState
+from forkdecode.search.budget import Budget, Part, Spent, Wanted, exhausted, fit
+from forkdecode.search.decoding import Decoding
+from forkdecode.search.result import Ending, SearchResult
+from forkdecode.search.verifiers import Verifier, check_verifier
+from forkdecode.search.work import Expand, Expanded, Policy, Work
+from forkdecode.types import Options, Sample
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Children of one node. after: text that is given before them. step: empty for whole ones."""
+
+    node: Node
+    after: str
+    sample: Sample
+    step: tuple[str, ...]
+    options: Options
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """All at once; the answer: a list of nodes for each. timeout: seconds after which they are stopped."""
+
+    starts: tuple[Start, ...]
+    timeout: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """The answer: a checked score for each."""
+
+    branches: tuple[Branch, ...]
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Prune these; no answer."""
+
+    nodes: tuple[Node, ...]
+
+
+Operation: TypeAlias = Decode | Verify | Drop
+Steps: TypeAlias = Generator[Operation, Any, SearchResult]
+
+
+class Search:
+    """One search, of what run() takes. Whoever drives steps() does what it yields, and closes it."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        root: Node,
+        verifier: Verifier | None,
+        *,
+        budget: Budget | None = None,
+        decoding: Decoding | None = None,
+        prune: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        check_verifier(verifier)
+        if root.is_generating or root.is_finished:
+            raise invalid("root", f"is {root.state}", "a node that can be decoded on")
+        self._policy = policy
+        self._verifies = verifier is not None
+        self._budget = Budget() if budget is None else budget
+        self._decoding = Decoding() if decoding is None else decoding
+        self._prune = check_bool("prune", prune)
+        self._clock = clock
+        self._began = clock()
+        self._spent = Spent()
+        self._nodes = {root.id: root}
+        self._branches = {root.id: Branch(root.id, None, 0, "open")}
+        self._leaves: dict[int, Branch] = {}
+        policy.begin(self._branches[root.id])
+
+    def steps(self) -> Steps:
+        """Yields operations; returns the result."""
+        while True:
+            self._look_at_the_clock()
+            ending: Ending | None = exhausted(self._budget, self._spent)
+            if ending is not None:
+                return self._result(ending)
+            work = self._policy.ask()
+            if work.prune:
+                yield from self._drop(work.prune)
+            if not work.expand:
+                return self._result("policy")
+            results = yield from self._expand(work)
+            self._policy.tell(results)
+
+    def _expand(self, work: Work) -> Generator[Operation, Any, list[Expanded]]:
+        """Within the budget, in as many rounds as it takes to be sure of that."""
+        wanted = [self._wanted(expand) for expand in work.expand]
+        made: list[list[Branch]] = [[] for _ in wanted]
+        while exhausted(self._budget, self._spent) is None:
+            parts = fit(wanted, self._budget, self._spent)
+            if not parts:
+                break
+            decoded = yield Decode(tuple(self._start(wanted, part) for part in parts), self._seconds_left())
+            for part, nodes in zip(parts, decoded, strict=True):
+                expand = wanted[part.index].expand
+                made[part.index] += [self._branch(node, expand) for node in nodes]
+            self._look_at_the_clock()
+        yield from self._verify(work.expand, made)
+        for branches in made:
+            self._keep(branches)
+        return [Expanded(e, tuple(m)) for e, m in zip(work.expand, made, strict=True)]
+
+    def _wanted(self, expand: Expand) -> Wanted:
+        branch = self._branches.get(expand.node)
+        if branch is None:
+            raise invalid("policy", f"expands {expand.node}, which is unknown or pruned", "known branches")
+        longest = self._decoding.longest(branch.path_tokens, whole=expand.how.whole)
+        if branch.is_finished and not expand.how.after:
+            raise invalid(
+                "policy", f"expands {expand.node}, which is finished", "open branches, or How(after=)"
+            )
+        return Wanted(expand, longest, expand.n if longest else 0)
+
+    def _start(self, wanted: Sequence[Wanted], part: Part) -> Start:
+        expand = wanted[part.index].expand
+        how, decoding = expand.how, self._decoding
+        sample = replace(how.sample or decoding.sample, n=part.n)
+        step = () if how.whole else decoding.step
+        return Start(self._nodes[expand.node], how.after, sample, step, decoding.limited(part.tokens))
+
+    def _branch(self, node: Node, expand: Expand) -> Branch:
+        parent, after = self._branches[expand.node], expand.how.after
+        tokens = node.token_ids
+        path_tokens = parent.path_tokens + len(tokens)
+        branch = Branch(
+            id=node.id,
+            parent=parent.id,
+            depth=parent.depth + 1,
+            state=_state(node, path_tokens, self._decoding.max_tokens),
+            text=node.text,
+            completion=node.text if after else parent.completion + node.text,
+            transcript=parent.transcript + after + node.text,
+            token_ids=tokens,
+            path_tokens=path_tokens,
+            logprob=node.cumulative_logprob,
+            path_logprob=parent.path_logprob + node.cumulative_logprob,
+            finish_reason=node.finish_reason,
+            scores=parent.scores,
+        )
+        self._nodes[node.id] = node
+        spent = self._spent
+        self._spent = replace(spent, tokens=spent.tokens + len(tokens), nodes=spent.nodes + 1)
+        return branch
+
+    def _verify(self, expand: Sequence[Expand], made: list[list[Branch]]) -> Generator[Operation, Any, None]:
+        """Replaces the branches that are to be scored."""
+        places = [
+            (i, j)
+            for i, branches in enumerate(made)
+            for j, branch in enumerate(branches)
+            if expand[i].score == "all" or (expand[i].score == "finished" and branch.is_finished)
+        ]
+        if not places:
+            return
+        if not self._verifies:
+            raise invalid("verifier", "is missing, and the policy wants scores", "a verifier")
+        branches = tuple(made[i][j] for i, j in places)
+        scores = yield Verify(branches, tuple(self._nodes[branch.id] for branch in branches))
+        for (i, j), branch, score in zip(places, branches, scores, strict=True):
+            made[i][j] = replace(branch, scores=(*branch.scores, score), is_scored=True)
+        self._spent = replace(self._spent, scored=self._spent.scored + len(places))
+
+    def _keep(self, branches: Sequence[Branch]) -> None:
+        for branch in branches:
+            self._branches[branch.id] = self._leaves[branch.id] = branch
+            assert branch.parent is not None, "only the root has none"
+            self._leaves.pop(branch.parent, None)
+
+    def _drop(self, numbers: Sequence[int]) -> Generator[Operation, Any, None]:
+        known = [number for number in numbers if number in self._branches]
+        nodes = tuple(self._nodes.pop(number) for number in known)
+        for number in known:
+            del self._branches[number]
+            self._leaves.pop(number, None)
+        if nodes and self._prune:
+            yield Drop(nodes)
+
+    def _result(self, ending: Ending) -> SearchResult:
+        finished = tuple(self._policy.ranked())
+        for branch in finished:
+            if not branch.is_finished:
+                raise invalid("policy", f"ranks branch {branch.id}, which is {branch.state}", "finished ones")
+        unfinished = tuple(branch for branch in self._leaves.values() if not branch.is_finished)
+        return SearchResult(finished, unfinished, self._spent, ending)
+
+    def _look_at_the_clock(self) -> None:
+        self._spent = replace(self._spent, seconds=self._clock() - self._began)
+
+    def _seconds_left(self) -> float | None:
+        seconds = self._budget.seconds
+        return None if seconds is None else max(0.0, seconds - self._spent.seconds)
+
+
+def _state(node: Node, path_tokens: int, longest: int) -> BranchState:
+    if node.finish_reason in ("eos", "stop"):
+        return "finished"
+    return "cut" if path_tokens >= longest else "open"

@@ -1,0 +1,122 @@
+"""Runs a policy on a tree, in this process or by a server."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import Any
+
+from forkdecode.calls.tree import Node, Tree
+from forkdecode.checks import shown
+from forkdecode.errors import ForkdecodeError, invalid
+from forkdecode.search.batches import batches, check_decoded, share
+from forkdecode.search.budget import Budget
+from forkdecode.search.core import Decode, Drop, Operation, Search
+from forkdecode.search.decoding import Decoding
+from forkdecode.search.result import SearchResult
+from forkdecode.search.verifiers import TreeVerifier, Verifier, check_scores
+from forkdecode.search.work import Policy
+
+
+def run(
+    tree: Tree,
+    policy: Policy,
+    verifier: Verifier | None = None,
+    *,
+    budget: Budget | None = None,
+    decoding: Decoding | None = None,
+    root: Node | None = None,
+    prune: bool = True,
+) -> SearchResult:
+    """Searches below `root`, the tree's by default, until the policy wants nothing more or the budget is
+    spent. All branches of one ask are decoded in one batch.
+
+    verifier: see Verifier; what it raises is raised here, and what was found until then is in
+    `policy.ranked()`. prune: whether branches that the policy gives up are pruned from the tree; the others
+    stay in it. With the same prompt, seed and arguments the result is the same, unless the time is bounded.
+
+    Raises InvalidRequestError naming the field at fault, and what the tree's verbs raise.
+    """
+    if not isinstance(tree, Tree):
+        raise invalid("tree", f"{shown(tree)} is no Tree", "that of an LLM or a Client; else run_async")
+    root = tree.root if root is None else root
+    steps = Search(policy, root, verifier, budget=budget, decoding=decoding, prune=prune).steps()
+    answer: Any = None
+    with _Waiter() as waiter:
+        while True:
+            try:
+                operation = steps.send(answer)
+            except StopIteration as end:
+                result: SearchResult = end.value
+                return result
+            answer = _do(tree, operation, verifier, waiter)
+
+
+def _do(tree: Tree, operation: Operation, verifier: Verifier | None, waiter: _Waiter) -> Any:
+    if isinstance(operation, Decode):
+        return _decode(tree, operation)
+    if isinstance(operation, Drop):
+        return tree.prune(operation.nodes)
+    if isinstance(verifier, TreeVerifier):
+        scores: Any = verifier.verify(tree, operation.branches, operation.nodes)
+    else:
+        assert verifier is not None, "nothing is to be verified without one"
+        scores = waiter.result(verifier(operation.branches))
+    return check_scores(scores, len(operation.branches))
+
+
+def _decode(tree: Tree, operation: Decode) -> list[list[Node]]:
+    made: list[list[Node]] = [[] for _ in operation.starts]
+    running: list[Node] = []
+    given: list[Node] = []
+    try:
+        for batch in batches(operation.starts):
+            nodes = []
+            for start in (operation.starts[place] for place in batch.places):
+                nodes.append(tree.extend(start.node, start.after) if start.after else start.node)
+                given += nodes[-1:] if start.after else []
+            first = batch.first
+            children = tree.start(nodes, first.sample, step=first.step, options=first.options)
+            running += children
+            share(batch, children, made)
+        try:
+            tree.wait(running, operation.timeout)
+        except TimeoutError as error:
+            if isinstance(error, ForkdecodeError):
+                raise
+            tree.stop(running)
+            tree.wait(running)
+        check_decoded(running)
+    except BaseException:
+        if running:
+            tree.prune(running)
+        raise
+    if given:
+        tree.prune(given, subtree=False)
+    return made
+
+
+class _Waiter:
+    """Waits for what a coroutine function returns: in one event loop of its own, made when first needed."""
+
+    def __init__(self) -> None:
+        self._runner: asyncio.Runner | None = None
+
+    def __enter__(self) -> _Waiter:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        if self._runner is not None:
+            self._runner.close()
+
+    def result(self, value: Any) -> Any:
+        """`value`, or what it comes to."""
+        if not inspect.isawaitable(value):
+            return value
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+
+        async def awaited() -> Any:
+            return await value
+
+        return self._runner.run(awaited())

@@ -1,0 +1,97 @@
+"""Runs a policy on a tree for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import Any
+
+from forkdecode.calls.tree import AsyncTree, Node
+from forkdecode.checks import shown
+from forkdecode.errors import ForkdecodeError, invalid
+from forkdecode.search.batches import batches, check_decoded, share
+from forkdecode.search.budget import Budget
+from forkdecode.search.core import Decode, Drop, Operation, Search
+from forkdecode.search.decoding import Decoding
+from forkdecode.search.result import SearchResult
+from forkdecode.search.verifiers import TreeVerifier, Verifier, check_scores
+from forkdecode.search.work import Policy
+
+
+async def run_async(
+    tree: AsyncTree,
+    policy: Policy,
+    verifier: Verifier | None = None,
+    *,
+    budget: Budget | None = None,
+    decoding: Decoding | None = None,
+    root: Node | None = None,
+    prune: bool = True,
+) -> SearchResult:
+    """run() for asyncio, with the same result. A verifier that is no coroutine function runs in the loop's
+    thread. Cancelling it prunes the branches that are being decoded."""
+    if not isinstance(tree, AsyncTree):
+        raise invalid("tree", f"{shown(tree)} is no AsyncTree", "that of an AsyncLLM or an AsyncClient")
+    root = tree.root if root is None else root
+    steps = Search(policy, root, verifier, budget=budget, decoding=decoding, prune=prune).steps()
+    answer: Any = None
+    while True:
+        try:
+            operation = steps.send(answer)
+        except StopIteration as end:
+            result: SearchResult = end.value
+            return result
+        answer = await _do(tree, operation, verifier)
+
+
+async def _do(tree: AsyncTree, operation: Operation, verifier: Verifier | None) -> Any:
+    if isinstance(operation, Decode):
+        return await _decode(tree, operation)
+    if isinstance(operation, Drop):
+        return await tree.prune(operation.nodes)
+    scores: Any
+    if isinstance(verifier, TreeVerifier):
+        scores = await verifier.verify_async(tree, operation.branches, operation.nodes)
+    else:
+        assert verifier is not None, "nothing is to be verified without one"
+        scores = verifier(operation.branches)
+        if inspect.isawaitable(scores):
+            scores = await scores
+    return check_scores(scores, len(operation.branches))
+
+
+async def _decode(tree: AsyncTree, operation: Decode) -> list[list[Node]]:
+    made: list[list[Node]] = [[] for _ in operation.starts]
+    running: list[Node] = []
+    given: list[Node] = []
+    try:
+        for batch in batches(operation.starts):
+            nodes = []
+            for start in (operation.starts[place] for place in batch.places):
+                nodes.append(await tree.extend(start.node, start.after) if start.after else start.node)
+                given += nodes[-1:] if start.after else []
+            first = batch.first
+            children = await tree.start(nodes, first.sample, step=first.step, options=first.options)
+            running += children
+            share(batch, children, made)
+        await _wait(tree, running, operation.timeout)
+        check_decoded(running)
+    except BaseException:
+        if running:
+            await asyncio.shield(tree.prune(running))
+        raise
+    if given:
+        await tree.prune(given, subtree=False)
+    return made
+
+
+async def _wait(tree: AsyncTree, running: list[Node], timeout: float | None) -> None:
+    """Stops them after `timeout` seconds."""
+    try:
+        async with asyncio.timeout(timeout):
+            await tree.wait(running)
+    except TimeoutError as error:
+        if isinstance(error, ForkdecodeError):
+            raise
+        await tree.stop(running)
+        await tree.wait(running)
