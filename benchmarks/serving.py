@@ -148,6 +148,10 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
         return overhead(args)
     flags = ["--threads", str(args.threads)] if args.threads else []
+    if args.what == "soak":
+        # A pool that is soon in use whole: pages of a large one that are touched for the first time
+        # late would look like a leak.
+        flags += ["--kv-memory", "1GiB"]
     with server(args.model, flags, args.log) as running:
         return asyncio.run({"soak": soak, "load": load, "kill": kill}[args.what](running, args))
 
