@@ -127,6 +127,9 @@ class EngineStats:
     groups' unique blocks that held no token, over all steps (the unused ends of last blocks).
     decoded_rows: sum over steps of the rows that decoded. steps_by_rows: how many steps decoded up to
     BATCH_ROW_BOUNDS[i] rows and more than the bound before; the last entry has no upper bound.
+    held_nodes: tree nodes that hold KV, or did until it was dropped. held_blocks: blocks of the pool that
+    nodes alone hold. swapped_nodes, dropped_nodes: how often a node's KV went to host memory or was given
+    up, to make room. rebuilt_tokens: computed again because it was given up.
     """
 
     steps: int
@@ -153,6 +156,11 @@ class EngineStats:
     failed_groups: int
     decoded_rows: int = 0
     steps_by_rows: tuple[int, ...] = ()
+    held_nodes: int = 0
+    held_blocks: int = 0
+    swapped_nodes: int = 0
+    dropped_nodes: int = 0
+    rebuilt_tokens: int = 0
 
     @property
     def saved(self) -> float:

@@ -17,6 +17,7 @@ from forkdecode.engine.port import Job
 from forkdecode.engine.spawn import Child
 from forkdecode.errors import EngineClosedError, ForkdecodeError, ModelLoadError, UnavailableError
 from forkdecode.results import EngineStats
+from forkdecode.scheduler.keeping import check_keep
 from forkdecode.scheduler.request import DecodeRequest, TreeOp, check_capacity
 from forkdecode.strategies.factory import make_policy
 from forkdecode.types import BestOf
@@ -141,9 +142,10 @@ class Supervisor:
 
     def _check_capacity(self, request: DecodeRequest) -> None:
         hello = self.first()
-        rows = make_policy(request.strategy, request.options, request.stop_ids).max_rows
+        policy = make_policy(request.strategy, request.options, request.stop_ids)
+        check_keep(request, policy)
         overcommit = self._start.config.overcommit
-        check_capacity(request, rows, hello.num_blocks, hello.block_size, overcommit=overcommit)
+        check_capacity(request, policy.max_rows, hello.num_blocks, hello.block_size, overcommit=overcommit)
 
     # -- in the supervisor's thread ---------------------------------------------------------------
 

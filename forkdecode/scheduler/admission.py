@@ -2,67 +2,123 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from forkdecode.kv.block_pool import BlockPool
 from forkdecode.kv.block_table import BlockTable
+from forkdecode.kv.held_row import HeldRow
 from forkdecode.kv.prefix_cache import PrefixCache
 from forkdecode.scheduler.group import SequenceGroup, Span
+from forkdecode.scheduler.held_rows import Beginning, HeldRows
 from forkdecode.scheduler.plan import Moves
 from forkdecode.scheduler.preemption import Preemptor
-from forkdecode.step import I32
+from forkdecode.scheduler.request import NodeRef
+from forkdecode.scheduler.stats import Counters
+from forkdecode.step import BlockMoves
 
 
 class Admission:
     """Decides whether a waiting group fits now, and gives it its table."""
 
     def __init__(
-        self, pool: BlockPool, cache: PrefixCache | None, preemptor: Preemptor, watermark: float
+        self,
+        pool: BlockPool,
+        cache: PrefixCache | None,
+        held: HeldRows,
+        preemptor: Preemptor,
+        counters: Counters,
+        watermark: float,
     ) -> None:
         self._pool = pool
         self._cache = cache
+        self._held = held
         self._preemptor = preemptor
+        self._counters = counters
         self._reserve = int(pool.num_blocks * watermark)
 
-    def admit(self, group: SequenceGroup, running: Iterable[SequenceGroup], moves: Moves) -> bool:
-        """Gives `group` its blocks if they fit; changes nothing otherwise.
+    def admit(self, group: SequenceGroup, running: Sequence[SequenceGroup], moves: Moves) -> bool:
+        """Gives `group` its blocks if they fit; it changes nothing otherwise.
 
         Counted against the blocks that are free or only cached: what the group takes now, the
         cached blocks that it will share (they stop being evictable), its own next two steps, the
         next step of every running group, and the watermark. Alone, a group needs only the first two.
+        Rows that nodes hold make room if that is enough for the group.
         """
-        blocks, cached = self._needs(group)
-        # What the group hits is no longer there to be evicted for its sake.
-        taken = blocks + int(np.count_nonzero(self._pool.ref_count[cached] == 1))
         ahead = sum(other.next_rows_bound for other in running)
         if ahead:
             ahead += group.num_rows + group.next_rows_bound + self._reserve
-        if taken + ahead > self._pool.num_available:
-            return False
-        self._enter(group, cached, moves)
+        while True:
+            beginning = self._beginning(group)
+            short = self._taken(group, beginning) + ahead - self._pool.num_available
+            if short <= 0:
+                break
+            busy = origins([*running, group])
+            if self._held.reclaimable(busy) < short or not self._held.reclaim(short, busy, moves):
+                return False
+        self._enter(group, beginning, moves)
         return True
 
-    def _needs(self, group: SequenceGroup) -> tuple[int, I32]:
-        if group.parked is not None:
-            return self._preemptor.blocks_to_resume(group)
-        size, computed = self._pool.block_size, group.request.prompt_len - 1
+    def _beginning(self, group: SequenceGroup) -> Beginning:
+        """Of a group that comes back by recompute, what it needs of its prompt; nothing for one that is
+        swapped in."""
+        request, size = group.request, self._pool.block_size
+        needed = request.prompt_len - 1
+        parked = group.parked
+        if parked is not None:
+            full = 0 if parked.host_slots is not None else min(parked.image.num_trunk, needed // size)
+            needed = full * size
         cached = np.empty(0, np.int32)
-        if self._cache is not None:
-            cached = self._cache.match(
-                group.request.prompt, group.request.options.cache_salt, computed // size
-            )
-        return -(-computed // size) - len(cached), cached
+        if self._cache is not None and needed:
+            cached = self._cache.match(request.prompt, request.options.cache_salt, needed // size)
+        if parked is None:
+            return self._held.beginning(request.origin, needed, cached)
+        return self._held.in_pool(request.origin, needed, cached)
 
-    def _enter(self, group: SequenceGroup, cached: I32, moves: Moves) -> None:
+    def _taken(self, group: SequenceGroup, beginning: Beginning) -> int:
+        """Blocks that are available now and won't be when the group has entered."""
+        here = beginning.blocks[beginning.blocks >= 0]
+        # What the group hits is no longer there to be evicted for its sake.
+        hits = int(np.count_nonzero((self._pool.ref_count[here] == 1) & self._pool.cached[here]))
         if group.parked is not None:
-            self._preemptor.resume(group, cached, moves)
+            return group.parked.image.num_unique - len(here) + hits
+        computed, size = group.request.prompt_len - 1, self._pool.block_size
+        copied = beginning.length < computed and beginning.length % size and beginning.blocks[-1] >= 0
+        return -(-computed // size) - len(here) + hits + bool(copied)
+
+    def _enter(self, group: SequenceGroup, beginning: Beginning, moves: Moves) -> None:
+        if group.parked is not None:
+            self._preemptor.resume(group, beginning.blocks, moves)
             return
         computed = group.request.prompt_len - 1
-        table = BlockTable.open(self._pool, cached)
+        fetched = self._fetched(group, beginning, moves)
+        table = BlockTable.from_held(self._pool, fetched)
+        fetched.release()
         group.table = table
         group.costs.cached_tokens = table.length
+        self._counters.rebuilt_tokens += beginning.lost
         if table.length < computed:
             group.pending = [Span(0, table.length, computed)]
-            table.extend(computed - table.length)
+            copies = table.extend(computed - table.length).copies
+            if len(copies):
+                # The group has something to compute, so the step that makes the copies does run.
+                moves.copies.append(copies)
+                moves.swapped.append(group)
+                group.costs.copies += len(copies)
+                self._counters.copies += len(copies)
+
+    def _fetched(self, group: SequenceGroup, beginning: Beginning, moves: Moves) -> HeldRow:
+        """The row that the group begins with, all of it in the pool."""
+        blocks = beginning.blocks.copy()
+        absent = blocks < 0
+        self._pool.retain(blocks[~absent])  # before allocating, so that they are not evicted for it
+        blocks[absent] = self._pool.allocate(len(beginning.slots))
+        if len(beginning.slots):
+            self._preemptor.swap_in(group, BlockMoves(beginning.slots, blocks[absent]), moves)
+        return HeldRow(blocks, beginning.length, self._pool)
+
+
+def origins(groups: Iterable[SequenceGroup]) -> frozenset[NodeRef]:
+    """The nodes that they begin from."""
+    return frozenset(g.request.origin for g in groups if g.request.origin is not None)

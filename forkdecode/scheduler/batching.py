@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 from forkdecode.config import EngineConfig
 from forkdecode.kv.block_pool import BlockPool
-from forkdecode.scheduler.admission import Admission
+from forkdecode.scheduler.admission import Admission, origins
 from forkdecode.scheduler.group import SequenceGroup, Span
+from forkdecode.scheduler.held_rows import HeldRows
 from forkdecode.scheduler.plan import PlanBuilder
 from forkdecode.scheduler.preemption import Preemptor
 from forkdecode.scheduler.queue import WaitingQueue
@@ -27,6 +28,7 @@ class Batcher:
         config: EngineConfig,
         pool: BlockPool,
         admission: Admission,
+        held: HeldRows,
         preemptor: Preemptor,
         counters: Counters,
         clock: Callable[[], float],
@@ -36,6 +38,7 @@ class Batcher:
         self._config = config
         self._pool = pool
         self._admission = admission
+        self._held = held
         self._preemptor = preemptor
         self._counters = counters
         self._clock = clock
@@ -76,13 +79,17 @@ class Batcher:
 
     def _decode(self, group: SequenceGroup, builder: PlanBuilder, count: int = 1) -> bool:
         """Plans one token of every row, all rows even above the budget; up to `count` where they are
-        known and fit into free blocks. Makes room for one by preempting lower-ranked groups that this
-        step does not run."""
+        known and fit into free blocks. Makes room for one by rows that nodes hold, then by preempting
+        lower-ranked groups that this step does not run."""
         table = group.table
         assert table is not None
-        while table.blocks_needed(1) > self._pool.num_available:
+        while (short := table.blocks_needed(1) - self._pool.num_available) > 0:
+            if self._held.reclaim(short, origins(self.running), builder.moves):
+                continue
             victim = self._victim(group, builder)
             if victim is None:
+                if group is self.running[0] and self._held.reclaim(short, (), builder.moves):
+                    continue
                 return False
             self._park(victim, builder)
             if victim is group:

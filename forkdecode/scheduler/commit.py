@@ -8,13 +8,16 @@ from forkdecode.errors import GroupFailedError
 from forkdecode.kv.prefix_cache import PrefixCache
 from forkdecode.scheduler.events import CandidateEnded, GroupEvent, GroupStarted, TokensAppended
 from forkdecode.scheduler.group import SequenceGroup
+from forkdecode.scheduler.held_rows import HeldRows
+from forkdecode.scheduler.keeping import hold_finished, hold_prompt
 from forkdecode.scheduler.outcome import top_of_rows
 from forkdecode.step import I64, SelectionResult
 from forkdecode.strategies.hypotheses import EOS, LENGTH, LIVE, REASONS, STOP, U8, HypothesisBatch
 from forkdecode.strategies.policy import Decision, StopHits
 
 MAX_CACHED_ROWS = 64
-"""Finishing rows of one group and step whose generated blocks enter the prefix cache."""
+"""Finishing rows of one group and step whose generated blocks enter the prefix cache, unless nodes keep
+them."""
 
 
 def stop_hits(group: SequenceGroup, result: SelectionResult) -> tuple[StopHits, I64]:
@@ -37,7 +40,7 @@ def stop_hits(group: SequenceGroup, result: SelectionResult) -> tuple[StopHits, 
 
 
 def commit_selection(
-    group: SequenceGroup, result: SelectionResult, cache: PrefixCache | None, now: float
+    group: SequenceGroup, result: SelectionResult, cache: PrefixCache | None, held: HeldRows, now: float
 ) -> tuple[list[GroupEvent], bool]:
     """Advances `group` by one token. Returns its events, and whether it is done.
 
@@ -49,12 +52,16 @@ def commit_selection(
     assert table is not None, "a group that decodes has a table"
     if group.costs.first_token is None:
         group.costs.first_token = now
-    if cache is not None:
-        _cache_prompt(group, cache)
+    if not group.prompt_done:
+        group.prompt_done = True
+        if cache is not None:
+            cache.insert(group.request.prompt, table.row_blocks(0), group.request.options.cache_salt)
+        hold_prompt(group, held)
     hits, states = stop_hits(group, result)
     decision = group.policy.decide(result, group.rows, hits)
     if cache is not None and len(decision.finished):
         _cache_finished(group, decision.finished, cache)
+    hold_finished(group, decision.finished, held)
     next_states = states[decision.picks]
     finishing = group.finishing(next_states, group.rows.generated + 1)
     rows = decision.next_rows(group.rows, finishing)
@@ -82,18 +89,10 @@ def started(group: SequenceGroup) -> list[GroupEvent]:
     return [GroupStarted(group.request_id, group.costs.cached_tokens)]
 
 
-def _cache_prompt(group: SequenceGroup, cache: PrefixCache) -> None:
-    if group.prompt_cached or group.table is None:
-        return
-    group.prompt_cached = True
-    prompt = group.request.prompt
-    cache.insert(prompt, group.table.row_blocks(0), group.request.options.cache_salt)
-
-
 def _cache_finished(group: SequenceGroup, finished: HypothesisBatch, cache: PrefixCache) -> None:
     """Registers the full blocks of rows that end here: a dialogue may go on from them."""
     assert group.table is not None
-    rows = np.unique(finished.row[:MAX_CACHED_ROWS]).astype(np.int32)
+    rows = np.unique(finished.row if group.request.keep else finished.row[:MAX_CACHED_ROWS]).astype(np.int32)
     generated = group.history.tokens(group.rows.generated, rows)
     salt = group.request.options.cache_salt
     for row, tokens in zip(rows, generated, strict=True):

@@ -109,7 +109,9 @@ class SequenceGroup:
         self.table: BlockTable | None = None
         self.pending: list[Span] = []
         self.parked: Parked | None = None
-        self.prompt_cached = False
+        self.prompt_done = False
+        self.kept: set[int] = set()
+        """Candidates that have left a row with a node."""
         self.announced = False
         self.rows = GroupRows.prompt(request.prompt_len, request.seed)
         self.last_token: I64 = request.prompt[-1:].astype(np.int64)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from forkdecode.config import Preemption
 from forkdecode.kv.block_pool import BlockPool
 from forkdecode.kv.block_table import BlockTable
-from forkdecode.kv.prefix_cache import PrefixCache
 from forkdecode.kv.swap import HostPool
 from forkdecode.scheduler.group import Parked, SequenceGroup, Span
+from forkdecode.scheduler.held_rows import HeldRows
 from forkdecode.scheduler.plan import Moves
 from forkdecode.step import I32, BlockMoves
 
@@ -33,6 +31,12 @@ class PreemptionCost:
         between device and host."""
         return PreemptionCost(2.0 * weights, 2.0 * bytes_per_block * flops_per_byte)
 
+    def swaps(self, mode: Preemption, blocks: int, tokens: int) -> bool:
+        """Whether to swap `blocks` blocks with `tokens` tokens rather than compute them again."""
+        if mode == "auto":
+            return blocks * self.swap_per_block < tokens * self.recompute_per_token
+        return mode == "swap"
+
 
 class Preemptor:
     """Parks groups (recompute or swap, whichever costs less or is forced) and resumes them."""
@@ -43,14 +47,13 @@ class Preemptor:
         cost: PreemptionCost,
         pool: BlockPool,
         host: HostPool,
-        cache: PrefixCache | None,
+        held: HeldRows,
     ) -> None:
         self._mode = mode
         self._cost = cost
         self._pool = pool
         self._host = host
-        self._cache = cache
-        self._read_slots: list[I32] = []
+        self._held = held
 
     def park(self, group: SequenceGroup, moves: Moves) -> int:
         """Frees all of the group's blocks. Returns how many were swapped out."""
@@ -60,6 +63,7 @@ class Preemptor:
         slots: I32 | None = None
         if self._swaps(group, image.num_unique):
             slots = self._host.allocate(image.num_unique)
+            self._host.moving(slots)
             moves.swap_out.append(BlockMoves(image.unique_old, slots))
             moves.swapped.append(group)
         table.release()
@@ -72,50 +76,40 @@ class Preemptor:
         return swapped
 
     def _swaps(self, group: SequenceGroup, blocks: int) -> bool:
-        if self._mode == "recompute" or blocks > self._host.num_free or not blocks:
-            return False
         tokens = blocks * self._pool.block_size - sum(span.length for span in group.pending)
-        cheaper = blocks * self._cost.swap_per_block < tokens * self._cost.recompute_per_token
-        return self._mode == "swap" or cheaper
-
-    def blocks_to_resume(self, group: SequenceGroup) -> tuple[int, I32]:
-        """New blocks that resume() will take, and the cached blocks that it will share."""
-        parked = group.parked
-        assert parked is not None
-        cached = np.empty(0, np.int32)
-        if parked.host_slots is None and self._cache is not None:
-            limit = min(parked.image.num_trunk, (group.request.prompt_len - 1) // self._pool.block_size)
-            salt = group.request.options.cache_salt
-            cached = self._cache.match(group.request.prompt, salt, limit)
-        return parked.image.num_unique - len(cached), cached
+        return bool(blocks) and self._cost.swaps(self._mode, blocks, tokens) and self._held.give_slots(blocks)
 
     def resume(self, group: SequenceGroup, cached: I32, moves: Moves) -> int:
-        """Gives a parked group blocks again; `cached` as blocks_to_resume() said. Returns how many
-        tokens are to be computed again."""
+        """Gives a parked group blocks again; `cached`: of those that its rows share, the leading ones that
+        the pool has already, none if it is swapped in. Returns how many tokens are to be computed again."""
         parked = group.parked
         assert parked is not None
         group.table = BlockTable.restore(self._pool, parked.image, cached)
         group.parked = None
         if parked.host_slots is not None:
-            moves.swap_in.append(BlockMoves(parked.host_slots, group.table.image().unique_old))
-            moves.swapped.append(group)
-            self._read_slots.append(parked.host_slots)
+            self.swap_in(group, BlockMoves(parked.host_slots, group.table.image().unique_old), moves)
+            self._host.free(parked.host_slots)
             group.pending = list(parked.pending)
-            group.costs.swapped_blocks += len(parked.host_slots)
             return 0
         group.pending = [Span(*span) for span in parked.image.segments(len(cached))]
         tokens = sum(span.length for span in group.pending)
         group.costs.recomputed_tokens += tokens
         return tokens
 
-    def drop(self, group: SequenceGroup) -> None:
-        """Forgets a parked group that will not come back."""
-        if group.parked is not None and group.parked.host_slots is not None:
-            self._host.free(group.parked.host_slots)
-        group.parked = None
+    def swap_in(self, group: SequenceGroup, blocks: BlockMoves, moves: Moves) -> None:
+        """Plans to fetch blocks that the group begins with."""
+        self._host.moving(blocks.source)
+        moves.swap_in.append(blocks)
+        moves.swapped.append(group)
+        group.costs.swapped_blocks += len(blocks)
 
-    def step_done(self) -> None:
-        """The step that read swapped-in slots has run: the slots may be used again."""
-        for slots in self._read_slots:
+    def drop(self, group: SequenceGroup, moves: Moves) -> None:
+        """Forgets a parked group that will not come back, and does not swap it out if that is still to be
+        done."""
+        slots = None if group.parked is None else group.parked.host_slots
+        if slots is not None:
+            if any(out.target is slots for out in moves.swap_out):
+                moves.swap_out = [out for out in moves.swap_out if out.target is not slots]
+                self._host.staying(slots)
             self._host.free(slots)
-        self._read_slots.clear()
+        group.parked = None

@@ -14,7 +14,7 @@ from forkdecode.types import Continuations, Options, Strategy
 @dataclass(frozen=True, slots=True)
 class NodeRef:
     """A node of a tree: a path of tokens that never changes. The engine does not know the path, only what
-    KV of it is held. A tree's numbers are given once, and never again."""
+    KV of it is held. A number names one path for good."""
 
     tree: str
     node: int

@@ -18,8 +18,10 @@ from forkdecode.results import EngineStats
 from forkdecode.scheduler.admission import Admission
 from forkdecode.scheduler.batching import Batcher
 from forkdecode.scheduler.commit import commit_selection, started
-from forkdecode.scheduler.events import GroupEvent, GroupFailed, GroupFinished
+from forkdecode.scheduler.events import CandidateRecord, GroupEvent, GroupFailed, GroupFinished
 from forkdecode.scheduler.group import SequenceGroup
+from forkdecode.scheduler.held_rows import HeldRows
+from forkdecode.scheduler.keeping import check_keep, hold_live, take_back
 from forkdecode.scheduler.outcome import partial_records, records
 from forkdecode.scheduler.plan import Moves, PlanBuilder
 from forkdecode.scheduler.preemption import PreemptionCost, Preemptor
@@ -52,11 +54,13 @@ class Scheduler:
         self.pool = BlockPool(num_blocks, config.block_size)
         self.cache = PrefixCache(self.pool, cache_root) if config.prefix_cache else None
         self.host = HostPool(num_host_slots)
-        self._preemptor = Preemptor(config.preemption, cost, self.pool, self.host, self.cache)
-        self._counters = Counters()
+        self._counters = counters = Counters()
+        swaps = cost.swaps(config.preemption, 1, config.block_size)
+        self.held = held = HeldRows(self.pool, self.host, swaps, counters)
+        self._preemptor = Preemptor(config.preemption, cost, self.pool, self.host, held)
         self._clock = clock
-        admission = Admission(self.pool, self.cache, self._preemptor, config.watermark)
-        self._batcher = Batcher(config, self.pool, admission, self._preemptor, self._counters, clock)
+        admission = Admission(self.pool, self.cache, held, self._preemptor, counters, config.watermark)
+        self._batcher = Batcher(config, self.pool, admission, held, self._preemptor, counters, clock)
         self._groups: dict[str, SequenceGroup] = {}
         self._builder: PlanBuilder | None = None
         self._moves = Moves()
@@ -72,11 +76,13 @@ class Scheduler:
         return bool(self._batcher.running or len(self._batcher.waiting) or self._failures)
 
     def check_request(self, request: DecodeRequest) -> None:
-        """Raises CapacityError for a request that the pool could never serve. Reads what is fixed
-        alone, so any thread may ask."""
+        """Raises CapacityError for a request that the pool could never serve, InvalidRequestError for one
+        whose candidates no node can keep. Reads what is fixed alone, so any thread may ask."""
+        policy = _policy(request)
+        check_keep(request, policy)
         check_capacity(
             request,
-            _policy(request).max_rows,
+            policy.max_rows,
             self.pool.num_blocks,
             self.pool.block_size,
             overcommit=self._config.overcommit,
@@ -97,6 +103,7 @@ class Scheduler:
         self._number += 1
         group = SequenceGroup(self._number, request, _policy(request), self._clock())
         self._groups[request.request_id] = group
+        self.held.released.enter(group.number, request)
         self._batcher.waiting.push(group, self._step)
 
     def cancel(self, request_id: str) -> list[GroupEvent]:
@@ -108,6 +115,7 @@ class Scheduler:
 
     def tree(self, op: TreeOp) -> None:
         """Shares or releases what nodes hold, between two steps."""
+        self.held.obey(op)
 
     def preempt(self, request_id: str) -> None:
         """Takes a running request out of the pool at the next step; it comes back when it fits."""
@@ -161,7 +169,7 @@ class Scheduler:
             if group.table is None:  # an earlier one of its selections has failed
                 continue
             try:
-                found, done = commit_selection(group, result, self.cache, now)
+                found, done = commit_selection(group, result, self.cache, self.held, now)
                 events += found
                 if done:
                     events.append(self._finish(group))
@@ -175,7 +183,7 @@ class Scheduler:
     def abort(self, cause: Exception) -> list[GroupEvent]:
         """The step failed as a whole: its groups end with GroupFailedError, all others go on. So do
         groups end that were to be swapped by it, for nobody knows how far it came."""
-        builder = self._end_step()
+        builder = self._end_step(failed=True)
         events = self.drain_failures()
         self._moves.zero_blocks += builder.moves.zero_blocks
         for group in [*builder.touched, *builder.moves.swapped]:
@@ -189,12 +197,16 @@ class Scheduler:
         events, self._failures = self._failures, []
         return events
 
-    def _end_step(self) -> PlanBuilder:
+    def _end_step(self, failed: bool = False) -> PlanBuilder:
         builder = self._builder
         if builder is None:
             raise RuntimeError("commit and abort need a schedule before them")
         self._builder = None
-        self._preemptor.step_done()
+        self.host.moved()
+        if failed:
+            self.held.failed()
+        else:
+            self.held.moved()
         self._counters.step_done(builder.rows)
         return builder
 
@@ -209,6 +221,7 @@ class Scheduler:
 
     def _finish(self, group: SequenceGroup) -> GroupEvent:
         found = records(group, group.policy.results())
+        take_back(group, {candidate.index for candidate in found}, self.held)
         self._release(group)
         self._counters.finished_groups += 1
         self._counters.generated_tokens += group.costs.generated_tokens
@@ -217,7 +230,11 @@ class Scheduler:
         return GroupFinished(group.request_id, found, usage)
 
     def _fail(self, group: SequenceGroup, error: ForkdecodeError) -> GroupEvent:
-        found = partial_records(group) if isinstance(error, (CapacityError, Cancelled)) else ()
+        found: tuple[CandidateRecord, ...] = ()
+        if isinstance(error, (CapacityError, Cancelled)):
+            found = partial_records(group)
+            hold_live(group, self.held)
+        take_back(group, {candidate.index for candidate in found}, self.held)
         table = group.table
         held = np.empty(0, np.int32) if table is None else np.unique(table.references())
         self._release(group)
@@ -232,8 +249,9 @@ class Scheduler:
         if group.table is not None:
             group.table.release()
             group.table = None
-        self._preemptor.drop(group)
+        self._preemptor.drop(group, self._moves)
         self._batcher.remove(group)
+        self.held.released.leave(group.request)
         del self._groups[group.request_id]
 
     # -- looking in -------------------------------------------------------------------------------
@@ -273,12 +291,17 @@ class Scheduler:
             failed_groups=c.failed_groups,
             decoded_rows=c.decoded_rows,
             steps_by_rows=tuple(c.steps_by_rows),
+            held_nodes=len(self.held),
+            held_blocks=self.held.num_blocks,
+            swapped_nodes=c.swapped_nodes,
+            dropped_nodes=c.dropped_nodes,
+            rebuilt_tokens=c.rebuilt_tokens,
         )
 
     def check(self) -> None:
         """Verifies every block count against its holders. Raises BlockAccountingError."""
         tables = [g.table for g in self._batcher.running if g.table is not None]
-        self.pool.check([*tables, *([] if self.cache is None else [self.cache])])
+        self.pool.check([*tables, self.held, *([] if self.cache is None else [self.cache])])
 
 
 def _policy(request: DecodeRequest) -> Policy:

@@ -21,6 +21,9 @@ class Counters:
     swapped_blocks: int = 0
     recomputed_tokens: int = 0
     prefill_tokens: int = 0
+    swapped_nodes: int = 0
+    dropped_nodes: int = 0
+    rebuilt_tokens: int = 0
     cached_prompt_tokens: int = 0
     generated_tokens: int = 0
     finished_groups: int = 0

@@ -83,7 +83,8 @@ class TestThereAndBack:
         size = len(dataclasses.fields(EngineStats)) - 1
         counts = data.draw(st.lists(number, min_size=size, max_size=size))
         rows = tuple(data.draw(st.lists(number, max_size=4)))
-        stats = EngineStats(*counts, steps_by_rows=rows)
+        names = [f.name for f in dataclasses.fields(EngineStats) if f.name != "steps_by_rows"]
+        stats = EngineStats(**dict(zip(names, counts, strict=True)), steps_by_rows=rows)
         assert engine_stats(sent(stats_response(stats))) == stats
         model = ServedModel("a/b", "float32", 32000, 2048, (1, 2), 16, 2**40, True, False, "0.1", 2**22)
         assert served_model(sent(model_response(model))) == model

@@ -894,7 +894,7 @@ class GetStatsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatsResponse(_message.Message):
-    __slots__ = ("steps", "running_groups", "waiting_groups", "running_rows", "total_blocks", "free_blocks", "used_blocks", "shared_blocks", "cached_blocks", "unique_block_steps", "unshared_block_steps", "wasted_slot_steps", "block_size", "copies", "preemptions", "swapped_blocks", "recomputed_tokens", "prefill_tokens", "cached_prompt_tokens", "generated_tokens", "finished_groups", "failed_groups", "decoded_rows", "steps_by_rows")
+    __slots__ = ("steps", "running_groups", "waiting_groups", "running_rows", "total_blocks", "free_blocks", "used_blocks", "shared_blocks", "cached_blocks", "unique_block_steps", "unshared_block_steps", "wasted_slot_steps", "block_size", "copies", "preemptions", "swapped_blocks", "recomputed_tokens", "prefill_tokens", "cached_prompt_tokens", "generated_tokens", "finished_groups", "failed_groups", "decoded_rows", "steps_by_rows", "held_nodes", "held_blocks", "swapped_nodes", "dropped_nodes", "rebuilt_tokens")
     STEPS_FIELD_NUMBER: _ClassVar[int]
     RUNNING_GROUPS_FIELD_NUMBER: _ClassVar[int]
     WAITING_GROUPS_FIELD_NUMBER: _ClassVar[int]
@@ -919,6 +919,11 @@ class GetStatsResponse(_message.Message):
     FAILED_GROUPS_FIELD_NUMBER: _ClassVar[int]
     DECODED_ROWS_FIELD_NUMBER: _ClassVar[int]
     STEPS_BY_ROWS_FIELD_NUMBER: _ClassVar[int]
+    HELD_NODES_FIELD_NUMBER: _ClassVar[int]
+    HELD_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    SWAPPED_NODES_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_NODES_FIELD_NUMBER: _ClassVar[int]
+    REBUILT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     steps: int
     running_groups: int
     waiting_groups: int
@@ -943,4 +948,9 @@ class GetStatsResponse(_message.Message):
     failed_groups: int
     decoded_rows: int
     steps_by_rows: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, steps: _Optional[int] = ..., running_groups: _Optional[int] = ..., waiting_groups: _Optional[int] = ..., running_rows: _Optional[int] = ..., total_blocks: _Optional[int] = ..., free_blocks: _Optional[int] = ..., used_blocks: _Optional[int] = ..., shared_blocks: _Optional[int] = ..., cached_blocks: _Optional[int] = ..., unique_block_steps: _Optional[int] = ..., unshared_block_steps: _Optional[int] = ..., wasted_slot_steps: _Optional[int] = ..., block_size: _Optional[int] = ..., copies: _Optional[int] = ..., preemptions: _Optional[int] = ..., swapped_blocks: _Optional[int] = ..., recomputed_tokens: _Optional[int] = ..., prefill_tokens: _Optional[int] = ..., cached_prompt_tokens: _Optional[int] = ..., generated_tokens: _Optional[int] = ..., finished_groups: _Optional[int] = ..., failed_groups: _Optional[int] = ..., decoded_rows: _Optional[int] = ..., steps_by_rows: _Optional[_Iterable[int]] = ...) -> None: ...
+    held_nodes: int
+    held_blocks: int
+    swapped_nodes: int
+    dropped_nodes: int
+    rebuilt_tokens: int
+    def __init__(self, steps: _Optional[int] = ..., running_groups: _Optional[int] = ..., waiting_groups: _Optional[int] = ..., running_rows: _Optional[int] = ..., total_blocks: _Optional[int] = ..., free_blocks: _Optional[int] = ..., used_blocks: _Optional[int] = ..., shared_blocks: _Optional[int] = ..., cached_blocks: _Optional[int] = ..., unique_block_steps: _Optional[int] = ..., unshared_block_steps: _Optional[int] = ..., wasted_slot_steps: _Optional[int] = ..., block_size: _Optional[int] = ..., copies: _Optional[int] = ..., preemptions: _Optional[int] = ..., swapped_blocks: _Optional[int] = ..., recomputed_tokens: _Optional[int] = ..., prefill_tokens: _Optional[int] = ..., cached_prompt_tokens: _Optional[int] = ..., generated_tokens: _Optional[int] = ..., finished_groups: _Optional[int] = ..., failed_groups: _Optional[int] = ..., decoded_rows: _Optional[int] = ..., steps_by_rows: _Optional[_Iterable[int]] = ..., held_nodes: _Optional[int] = ..., held_blocks: _Optional[int] = ..., swapped_nodes: _Optional[int] = ..., dropped_nodes: _Optional[int] = ..., rebuilt_tokens: _Optional[int] = ...) -> None: ...

@@ -104,9 +104,9 @@ class DecodeServiceServicer(object):
         the first event tells what it is. Every command after that is accepted, and later done, or refused by itself, which
         changes nothing and does not end the call. Commands are carried out in the order in which they are sent.
 
-        `close_tree` ends the session at once; when the client sends no more (half-closes), it ends once all commands are
-        done. A call that ends in any other way leaves the session as it is, running on, for TreeOpened.grace seconds, in
-        which it can be resumed by its name and secret; then all it holds is freed.
+        `close_tree` ends the session. A call that ends in any other way leaves the session as it is, running on, for
+        TreeOpened.grace seconds, in which it can be resumed by its name and secret; then all it holds is freed. A client
+        that sends no more (half-closes) hears of its commands to their end.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
