@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -25,9 +28,12 @@ from forkdecode.server.methods import SERVICE, method_table
 from forkdecode.server.metrics import Metrics
 from forkdecode.server.record import Recorder
 from forkdecode.server.reflection import ReflectionGuard
-from forkdecode.server.running import DRAIN_RETRY, Running
+from forkdecode.server.running import BUSY_RETRY, DRAIN_RETRY, Running, going_down
 from forkdecode.server.servicer import Servicer
+from forkdecode.server.stream import Courier
 from forkdecode.server.tls import TlsFiles
+from forkdecode.server.tree_service import TreeService
+from forkdecode.server.trees import Trees, TreeSettings
 
 _LAST_WORDS = 1.0
 """Seconds in which callers may take their last status before connections are closed."""
@@ -50,6 +56,7 @@ class ServerSettings:
     tokens: TokenBook = OPEN
     insecure_public: bool = False
     log_prompts: bool = False
+    trees: TreeSettings = field(default_factory=TreeSettings)
 
     def __post_init__(self) -> None:
         keep(self, "max_requests", check_int, 1)
@@ -74,13 +81,25 @@ class ServerSettings:
 class Server:
     """bind(), start(), then drain() or stop(), all within one event loop."""
 
-    def __init__(self, settings: ServerSettings, log: Any, metrics: Metrics | None = None) -> None:
+    def __init__(
+        self,
+        settings: ServerSettings,
+        log: Any,
+        metrics: Metrics | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """clock: by which tree sessions are idle or away for too long."""
         self._settings = settings
         self._log = log
         self._metrics = metrics
+        self._clock = clock
         self._running = Running(settings.max_requests)
         self._health = Health()
         self._servicer: Servicer | None = None
+        self._trees: Trees | None = None
+        # Two: a long prompt that is tokenised must not keep all others waiting to be checked.
+        self._workers = ThreadPoolExecutor(2, thread_name_prefix="forkdecode-requests")
         self._loop = asyncio.get_running_loop()
         self._server = grpc.aio.server(
             interceptors=[ReflectionGuard(settings.tokens)], options=_channel_options(settings)
@@ -103,30 +122,56 @@ class Server:
     async def start(self, backend: Backend) -> None:
         """Serves `backend` on the port that bind() took."""
         recorder = Recorder(self._log, self._metrics)
+        requests = RequestMaker(backend.tokenizer, backend.info)
+        guard = Guard(self._settings.tokens, self._running, recorder)
+        courier = Courier(self._loop, backend.bell)
         self._servicer = Servicer(
             backend,
-            RequestMaker(backend.tokenizer, backend.info),
+            requests,
             _served_model(backend, self._settings),
-            Guard(self._settings.tokens, self._running, recorder),
+            guard,
             self._running,
             recorder,
+            courier,
+            self._workers,
             stall_timeout=self._settings.stall_timeout,
             log_prompts=self._settings.log_prompts,
         )
-        self._server.add_generic_rpc_handlers((method_table(self._servicer),))
+        self._trees = Trees(
+            self._settings.trees,
+            backend.engine,
+            requests,
+            self._running,
+            courier,
+            self._workers,
+            block_size=backend.capacity.block_size,
+            max_command_bytes=self._settings.max_request_bytes,
+            clock=self._clock,
+        )
+        service = TreeService(self._trees, guard, self._workers, stall_timeout=self._settings.stall_timeout)
+        self._server.add_generic_rpc_handlers((method_table(self._servicer, service),))
         await self._health.add_to(self._server)
         names = (SERVICE.full_name, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
         if self._metrics is not None:
             self._metrics.watch_engine(backend.engine.stats)
+            self._metrics.watch_trees(self._trees)
         backend.watch(self._hear_anywhere)
         await self._server.start()
+
+    @property
+    def trees(self) -> Trees:
+        """Its tree sessions, once it has started."""
+        assert self._trees is not None, "it has started"
+        return self._trees
 
     async def drain(self, grace: float) -> None:
         """Takes no more requests, lets those that run finish within `grace` seconds, ends the rest with
         UNAVAILABLE, and stops."""
         self._log.info("draining", requests=self._running.calls, grace_seconds=grace)
         self._running.drain()
+        if self._trees is not None:
+            self._trees.drain()
         await self._health.shut_down()
         try:
             async with asyncio.timeout(grace):
@@ -135,14 +180,19 @@ class Server:
             ended = self._running.end_all(
                 UnavailableError("the server shut down before the request finished", retry_after=DRAIN_RETRY)
             )
+            if self._trees is not None:
+                ended += self._trees.end_all(going_down())
             self._log.warning("grace_over", ended=ended)
         await self.stop(_LAST_WORDS)
 
     async def stop(self, last_words: float = 0.0) -> None:
         """Ends whatever still runs and closes the port. Idempotent."""
+        if self._trees is not None:
+            self._trees.end_all(going_down())
         await self._server.stop(last_words)
         if self._servicer is not None:
             self._servicer.close()
+        self._workers.shutdown(wait=False, cancel_futures=True)
 
     def _hear_anywhere(self, state: EngineState) -> None:
         if self._metrics is not None:
@@ -155,6 +205,11 @@ class Server:
     def _hear(self, state: EngineState) -> None:
         self._log.info("engine", state=state)
         self._health.hear(state)
+        if state == "down" and self._trees is not None:
+            ended = self._trees.end_all(
+                UnavailableError("the engine ended, and the tree session with it", retry_after=BUSY_RETRY)
+            )
+            self._log.warning("trees_ended", ended=ended)
 
 
 def _served_model(backend: Backend, settings: ServerSettings) -> ServedModel:

@@ -22,18 +22,26 @@ Metadata = Iterable[tuple[str, str | bytes]]
 class Limits:
     """What one caller may have running at a time; None is no limit.
 
-    max_row_tokens: candidates x (prompt + max_tokens), summed over requests. max_blocks: KV blocks
-    that the requests can come to hold if they share nothing but their prompts' full blocks.
+    max_row_tokens: candidates x (prompt + max_tokens), summed over requests, those of tree sessions too.
+    max_blocks: KV blocks that the requests can come to hold if they share nothing but their prompts' full
+    blocks. max_sessions: tree sessions. max_tree_nodes, max_tree_blocks: live nodes, and KV blocks that
+    they refer to, of all those sessions together.
     """
 
     max_requests: int | None = None
     max_row_tokens: int | None = None
     max_blocks: int | None = None
+    max_sessions: int | None = None
+    max_tree_nodes: int | None = None
+    max_tree_blocks: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("max_requests", "max_row_tokens", "max_blocks"):
+        for name in (one.name for one in fields(self)):
             if getattr(self, name) is not None:
-                keep(self, name, check_int, 1, MAX_INT if name == "max_requests" else 2**63 - 1)
+                wide = name in ("max_row_tokens", "max_blocks")
+                keep(
+                    self, name, check_int, 0 if name == "max_sessions" else 1, 2**63 - 1 if wide else MAX_INT
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +101,7 @@ def read_tokens(path: Path) -> TokenBook:
     """The tokens of a TOML or JSON file.
 
     A list `tokens` of tables with `name`, either `token` or `token_sha256` (of the token, in hex), and
-    any of the limits `max_requests`, `max_row_tokens`, `max_blocks`. Raises InvalidRequestError naming
+    any of the limits of `Limits`. Raises InvalidRequestError naming
     the entry and what is wrong; the text of a token is in no error.
     """
     try:

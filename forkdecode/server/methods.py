@@ -10,6 +10,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from forkdecode.rpc.v1 import decode_pb2 as pb
 from forkdecode.server.servicer import Servicer
+from forkdecode.server.tree_service import TreeService
 
 SERVICE = pb.DESCRIPTOR.services_by_name["DecodeService"]
 _HANDLERS: Mapping[tuple[bool, bool], Callable[..., grpc.RpcMethodHandler[Any, Any]]] = {
@@ -20,15 +21,16 @@ _HANDLERS: Mapping[tuple[bool, bool], Callable[..., grpc.RpcMethodHandler[Any, A
 """By whether the client streams, and the server."""
 
 
-def method_table(servicer: Servicer) -> grpc.GenericRpcHandler:
+def method_table(servicer: Servicer, trees: TreeService) -> grpc.GenericRpcHandler:
     """DecodeService's methods by name, from the protocol's descriptor.
 
     They get a request's bytes as they came: a caller who is unknown is told so before anything is read,
     long ones are parsed in a worker, and bytes that are no request are a wrong request like any other.
     """
-    calls: Mapping[str, Callable[[bytes, Any], Awaitable[Any]]] = {
+    calls: Mapping[str, Callable[[Any, Any], Awaitable[Any]]] = {
         "Decode": servicer.decode,
         "Score": servicer.score,
+        "Session": trees.session,
         "Tokenize": servicer.tokenize,
         "Detokenize": servicer.detokenize,
         "GetModel": servicer.get_model,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from importlib.metadata import version
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -45,6 +46,19 @@ class Sequence(Protocol):
     def finish_reason(self) -> str: ...
 
 
+class TreeCounts(Protocol):
+    """What is asked of the server's tree sessions, from any thread."""
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def num_detached(self) -> int: ...
+
+    @property
+    def num_nodes(self) -> int: ...
+
+
 class Metrics:
     """Counts requests, and answers scrapes. Safe to call from any thread; nothing here blocks.
 
@@ -65,6 +79,16 @@ class Metrics:
     def watch_engine(self, stats: Callable[[], EngineStats]) -> None:
         """stats: EnginePort.stats, called at each scrape in a thread of the metrics port's."""
         self._engine.watch(stats)
+
+    def watch_trees(self, trees: TreeCounts) -> None:
+        """Asked at each scrape."""
+        for name, text, read in (
+            ("sessions", "Tree sessions that are open, those without a connection included.", "count"),
+            ("sessions_detached", "Tree sessions that have lost their connection.", "num_detached"),
+            ("nodes", "Live nodes of all tree sessions.", "num_nodes"),
+        ):
+            gauge = Gauge(f"forkdecode_tree_{name}", text, registry=self.registry)
+            gauge.set_function(partial(_count, trees, read))
 
     def engine_state(self, state: EngineState) -> None:
         """The engine is "starting", "serving" or "down"; each "serving" after the first is a restart."""
@@ -221,6 +245,10 @@ class _SequenceSeries:
         for candidate in candidates:
             self.finished.labels(strategy, candidate.finish_reason).inc()
             length.observe(len(candidate.token_ids))
+
+
+def _count(trees: TreeCounts, name: str) -> float:
+    return float(getattr(trees, name))
 
 
 def _host_and_port(listen: str) -> tuple[str, int]:

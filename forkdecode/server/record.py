@@ -41,6 +41,8 @@ class CallRecord:
     arrived: float = field(default_factory=time.monotonic)
     duration: float = 0.0
     outbox: Outbox | None = None
+    is_session: bool = False
+    """It opened a tree session: however that ends, it was not refused."""
     message: Message | None = None
     """The request, once it has been read."""
 
@@ -70,7 +72,7 @@ class Recorder:
         if record.outbox is not None:
             record.outbox.when_ended(lambda: self._tell(record))
         else:
-            if self._metrics is not None and record.status != "OK":
+            if self._metrics is not None and record.status != "OK" and not record.is_session:
                 self._metrics.request_refused(record.status)
             self._write(record, None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -54,6 +55,8 @@ class Running:
         self._max_requests = max_requests
         self._calls = 0
         self._held: dict[str, _Held] = {}
+        self._lock = threading.Lock()
+        """Of what is held: requests of tree sessions are counted in other threads."""
         self._outboxes: set[Outbox] = set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -70,25 +73,16 @@ class Running:
             raise QueueFullError(
                 f"{self._calls} requests are running, which is the limit", retry_after=BUSY_RETRY
             )
-        held = self._held.setdefault(caller.name, _Held())
-        limit = caller.limits.max_requests
-        if limit is not None and held.requests >= limit:
-            raise QueueFullError(
-                f"{caller.name} has {held.requests} requests running, which is its limit",
-                field="max_requests",
-                limit=f"{limit} at a time",
-                retry_after=BUSY_RETRY,
-            )
+        self._enter(caller)
         self._calls += 1
-        held.requests += 1
         self._idle.clear()
         try:
             yield
         finally:
-            held.requests -= 1
             self._calls -= 1
-            if not held.requests:
-                del self._held[caller.name]
+            with self._lock:
+                self._held[caller.name].requests -= 1
+                self._forget_idle(caller)
             if not self._calls:
                 self._idle.set()
 
@@ -96,19 +90,32 @@ class Running:
     def charged(self, caller: Caller, charge: Charge) -> Iterator[None]:
         """Within a call: counts what it asks for. Raises CapacityError for what is above the caller's
         limits by itself, QueueFullError for what is with what else it has running."""
-        held = self._held[caller.name]
-        for field, wanted, present, limit in (
-            ("max_row_tokens", charge.row_tokens, held.row_tokens, caller.limits.max_row_tokens),
-            ("max_blocks", charge.blocks, held.blocks, caller.limits.max_blocks),
-        ):
-            _check_limit(caller, field, wanted, present, limit)
-        held.row_tokens += charge.row_tokens
-        held.blocks += charge.blocks
+        self.take(caller, charge)
         try:
             yield
         finally:
+            self.give_back(caller, charge)
+
+    def take(self, caller: Caller, charge: Charge) -> None:
+        """Counts what a request asks for until give_back(). From any thread. Raises as charged() does."""
+        with self._lock:
+            held = self._held.get(caller.name, _Held())
+            for field, wanted, present, limit in (
+                ("max_row_tokens", charge.row_tokens, held.row_tokens, caller.limits.max_row_tokens),
+                ("max_blocks", charge.blocks, held.blocks, caller.limits.max_blocks),
+            ):
+                _check_limit(caller, field, wanted, present, limit)
+            held.row_tokens += charge.row_tokens
+            held.blocks += charge.blocks
+            self._held[caller.name] = held
+
+    def give_back(self, caller: Caller, charge: Charge) -> None:
+        """The request has ended. From any thread."""
+        with self._lock:
+            held = self._held[caller.name]
             held.row_tokens -= charge.row_tokens
             held.blocks -= charge.blocks
+            self._forget_idle(caller)
 
     @contextmanager
     def stream(self, outbox: Outbox) -> Iterator[None]:
@@ -135,6 +142,24 @@ class Running:
         for outbox in self._outboxes:
             outbox.fail(error)
         return len(self._outboxes)
+
+    def _enter(self, caller: Caller) -> None:
+        limit = caller.limits.max_requests
+        with self._lock:
+            held = self._held.get(caller.name, _Held())
+            if limit is not None and held.requests >= limit:
+                raise QueueFullError(
+                    f"{caller.name} has {held.requests} requests running, which is its limit",
+                    field="max_requests",
+                    limit=f"{limit} at a time",
+                    retry_after=BUSY_RETRY,
+                )
+            held.requests += 1
+            self._held[caller.name] = held
+
+    def _forget_idle(self, caller: Caller) -> None:
+        if self._held[caller.name] == _Held():
+            del self._held[caller.name]
 
     @property
     def calls(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -27,7 +27,7 @@ from forkdecode.server.backend import Backend
 from forkdecode.server.guard import Context, Guard
 from forkdecode.server.record import CallRecord, Recorder
 from forkdecode.server.running import Charge, Running
-from forkdecode.server.stream import Courier, Outbox, Read, is_large_result, too_slow
+from forkdecode.server.stream import Courier, Outbox, Read, is_large_result, write_in_time
 
 _LARGE_REQUEST = 2**16
 """Bytes of a request that is not handed to the engine in the loop: it takes a millisecond or more."""
@@ -46,6 +46,8 @@ class Servicer:
         guard: Guard,
         running: Running,
         recorder: Recorder,
+        courier: Courier,
+        workers: Executor,
         *,
         stall_timeout: float,
         log_prompts: bool = False,
@@ -58,15 +60,13 @@ class Servicer:
         self._recorder = recorder
         self._stall_timeout = stall_timeout
         self._log_prompts = log_prompts
-        self._courier = Courier(asyncio.get_running_loop(), backend.bell)
-        # Two: a long prompt that is tokenised must not keep all others waiting to be checked.
-        self._workers = ThreadPoolExecutor(2, thread_name_prefix="forkdecode-requests")
+        self._courier = courier
+        self._workers = workers
         # Apart: stats wait for the engine's step.
         self._askers = ThreadPoolExecutor(2, thread_name_prefix="forkdecode-stats")
 
     def close(self) -> None:
-        """Ends the worker threads."""
-        self._workers.shutdown(wait=False, cancel_futures=True)
+        """Ends the threads that ask for stats."""
         self._askers.shutdown(wait=False, cancel_futures=True)
 
     async def decode(self, data: bytes, context: Context) -> None:
@@ -230,17 +230,8 @@ class Servicer:
                 if batch.is_large
                 else event_message(batch.events, name)
             )
-            await self._write(context, message, outbox.request.request_id)
+            await write_in_time(context, message, self._stall_timeout, outbox.request.request_id)
             name = ""
-
-    async def _write(self, context: Context, message: pb.DecodeEvent, request_id: str) -> None:
-        try:
-            async with asyncio.timeout(self._stall_timeout) as limit:
-                await context.write(message)
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise too_slow(f"it took nothing for {self._stall_timeout:g} seconds", request_id) from None
 
     async def _in_worker(self, work: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._workers, work, *arguments)

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from forkdecode.errors import CapacityError, ForkdecodeError, GroupFailedError
 from forkdecode.results import Delta, Event
@@ -25,14 +25,21 @@ Read: TypeAlias = Callable[[GroupEvent | ForkdecodeError], list[Event]]
 
 MAX_PENDING_BYTES = 64 * 2**20
 """What may wait for one reader. Only log-probabilities by the thousand come near it."""
-_TOKEN_BYTES = 64
+TOKEN_BYTES = 64
 """About what a waiting token takes: an entry of a list, an integer, its text."""
-_LOGPROB_BYTES = 128
+LOGPROB_BYTES = 128
 """About what a waiting log-probability takes: a pair, an integer, a float."""
 _SMALL_RESULT = 2000
 """Tokens of a result that is turned into text in the loop: 2 ms at most."""
 
-_Letter: TypeAlias = "tuple[Outbox, GroupEvent | ForkdecodeError]"
+
+class Receiver(Protocol):
+    """Takes what was sent to it, in the loop."""
+
+    def deliver(self, item: Any) -> None: ...
+
+
+_Letter: TypeAlias = tuple[Receiver, Any]
 
 
 class Courier:
@@ -52,10 +59,10 @@ class Courier:
         if bell is not None:
             bell.connect(self._send)
 
-    def put(self, outbox: Outbox, event: GroupEvent | ForkdecodeError) -> None:
+    def put(self, receiver: Receiver, item: Any) -> None:
         """From any thread; never blocks."""
         with self._lock:
-            self._gathered.append((outbox, event))
+            self._gathered.append((receiver, item))
         if self._at_once:
             self._send()
 
@@ -75,8 +82,8 @@ class Courier:
         with self._lock:
             self._is_woken = False
             letters, self._ready = self._ready, []
-        for outbox, event in letters:
-            outbox.deliver(event)
+        for receiver, item in letters:
+            receiver.deliver(item)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +192,17 @@ class Outbox:
         return await loop.run_in_executor(self._workers, self._read, last)
 
 
+async def write_in_time(context: Any, message: Any, seconds: float, name: str) -> None:
+    """Writes to a call. Raises CapacityError if its reader takes nothing for so long."""
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            await context.write(message)
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise too_slow(f"it took nothing for {seconds:g} seconds", name) from None
+
+
 def too_slow(problem: str, request_id: str) -> CapacityError:
     """What a reader hears who does not read."""
     return CapacityError(
@@ -196,9 +214,9 @@ def _event_bytes(event: Event) -> int:
     """About how much memory an event takes while it waits, merged with others."""
     if not isinstance(event, Delta):
         return 0
-    size = _TOKEN_BYTES * len(event.token_ids)
+    size = TOKEN_BYTES * len(event.token_ids)
     if event.logprobs is not None:
-        size += _LOGPROB_BYTES * sum(2 + len(one.top) + len(one.top_processed) for one in event.logprobs)
+        size += LOGPROB_BYTES * sum(2 + len(one.top) + len(one.top_processed) for one in event.logprobs)
     return size
 
 

@@ -78,7 +78,7 @@ class TreeSession:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Raises InvalidRequestError for a wrong prompt."""
-        limits = TreeLimits() if limits is None else limits
+        limits = self._limits = TreeLimits() if limits is None else limits
         self.name = f"tree-{uuid.uuid4().hex[:16]}"
         self.seed = secrets.randbelow(MAX_SEED + 1) if opening.seed is None else opening.seed
         self._port = port
@@ -120,7 +120,7 @@ class TreeSession:
     def snapshot(self) -> TreeOpened:
         """The session as it is: a client's first event."""
         nodes = tuple(self._growth.info(node) for node in self._nodes)
-        return TreeOpened(self.name, self._model, self.seed, nodes)
+        return TreeOpened(self.name, self._model, self.seed, nodes, self._limits)
 
     def command(self, command: Command) -> None:
         """Carries out a command, or refuses it: that is an event."""

@@ -1,0 +1,145 @@
+"""The call of DecodeService that steers a tree session."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import Executor
+from typing import Any, TypeVar
+
+from google.protobuf.message import DecodeError
+
+from forkdecode.errors import CancelledError, ForkdecodeError, InvalidRequestError, invalid
+from forkdecode.rpc.convert_tree_commands import CloseCall, OpenCall, ResumeCall, SessionCall, session_call
+from forkdecode.rpc.convert_tree_events import tree_event
+from forkdecode.rpc.fields import check_known
+from forkdecode.rpc.parse import parse
+from forkdecode.rpc.v1 import decode_pb2 as pb
+from forkdecode.server.auth import Caller
+from forkdecode.server.guard import Context, Guard
+from forkdecode.server.record import CallRecord
+from forkdecode.server.running import going_down
+from forkdecode.server.stream import write_in_time
+from forkdecode.server.tree_feed import TreeFeed
+from forkdecode.server.tree_host import HostedTree
+from forkdecode.server.trees import Trees
+from forkdecode.tree_types import Refused
+
+T = TypeVar("T")
+_LARGE = 2**16
+"""Bytes of a command, or of events, that are not converted in the loop."""
+_FIRST_COMMAND = 30.0
+"""Seconds within which a call has to say what it is for."""
+
+
+class TreeService:
+    """Reads commands, writes events; the session itself is a HostedTree's."""
+
+    def __init__(self, trees: Trees, guard: Guard, workers: Executor, *, stall_timeout: float) -> None:
+        self._trees = trees
+        self._guard = guard
+        self._workers = workers
+        self._stall_timeout = stall_timeout
+
+    async def session(self, commands: AsyncIterator[bytes], context: Context) -> None:
+        """Session: until its client closes it or goes away."""
+        record = CallRecord("Session")
+
+        async def work(caller: Caller) -> None:
+            await context.send_initial_metadata(())
+            host, feed = await self._begin(commands, caller, record)
+            record.is_session, record.request_id = True, host.session.name
+            reading = asyncio.ensure_future(self._read(commands, host, feed))
+            try:
+                await self._write(feed, context)
+            finally:
+                host.detach(feed)
+                reading.cancel()
+                await asyncio.wait([reading])
+
+        await self._guard.serve(context, record, work)
+
+    async def _begin(
+        self, commands: AsyncIterator[bytes], caller: Caller, record: CallRecord
+    ) -> tuple[HostedTree, TreeFeed]:
+        message, call = await self._parsed(await _first(commands))
+        record.message = message
+        if isinstance(call, ForkdecodeError):
+            raise call
+        if isinstance(call, OpenCall):
+            return await self._trees.open(call, caller)
+        if isinstance(call, ResumeCall):
+            return self._trees.resume(call, caller)
+        raise invalid("action", "is none that begins a session", "open_tree or resume_tree first")
+
+    async def _read(self, commands: AsyncIterator[bytes], host: HostedTree, feed: TreeFeed) -> None:
+        """What a client sends. It ends with the call."""
+        try:
+            async for data in commands:
+                message, call = await self._parsed(data)
+                if isinstance(call, CloseCall):
+                    host.end()
+                    return
+                self._carry_out(message, call, host, feed)
+            host.no_more(feed)
+        except Exception as error:
+            feed.end(error)
+
+    def _carry_out(
+        self, message: pb.TreeCommand, call: SessionCall | ForkdecodeError, host: HostedTree, feed: TreeFeed
+    ) -> None:
+        error: ForkdecodeError | None = None
+        if isinstance(call, ForkdecodeError):
+            error = call
+        elif isinstance(call, (OpenCall, ResumeCall, CloseCall)):
+            error = invalid("action", "begins a session, and this one has begun", "commands of a session")
+        elif self._trees.is_draining:
+            error = going_down()
+        else:
+            feed.asked[call.command_id] = message
+            host.command(feed, call)
+        if error is not None:
+            feed.asked[message.command_id] = message
+            feed.add([Refused(message.command_id, error)])
+
+    async def _write(self, feed: TreeFeed, context: Context) -> None:
+        while True:
+            events = await feed.take()
+            if events is None:
+                return
+            asked = feed.answered(events)
+            message = (
+                tree_event(events, asked)
+                if feed.taken < _LARGE
+                else await self._in_worker(tree_event, events, asked)
+            )
+            await write_in_time(context, message, self._stall_timeout, feed.name)
+
+    async def _parsed(self, data: bytes) -> tuple[pb.TreeCommand, SessionCall | ForkdecodeError]:
+        return _parse(data) if len(data) < _LARGE else await self._in_worker(_parse, data)
+
+    async def _in_worker(self, work: Any, *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._workers, work, *arguments)
+
+
+async def _first(commands: AsyncIterator[bytes]) -> bytes:
+    try:
+        async with asyncio.timeout(_FIRST_COMMAND):
+            return await anext(commands)
+    except StopAsyncIteration:
+        raise invalid("action", "there is no command", "open_tree or resume_tree first") from None
+    except TimeoutError:
+        raise CancelledError(f"no command came for {_FIRST_COMMAND:g} seconds") from None
+
+
+def _parse(data: bytes) -> tuple[pb.TreeCommand, SessionCall | ForkdecodeError]:
+    """A command, or what is wrong with it. Raises InvalidRequestError for bytes that are no command."""
+    try:
+        message = pb.TreeCommand.FromString(data)
+    except DecodeError:
+        message = parse(pb.TreeCommand, data)  # raises, and says where
+    try:
+        check_known(message)
+        return message, session_call(message)
+    except InvalidRequestError as error:
+        return message, error
