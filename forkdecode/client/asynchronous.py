@@ -9,14 +9,17 @@ from typing import Any
 from forkdecode.calls.arguments import is_batch
 from forkdecode.calls.handle import AsyncHandle
 from forkdecode.calls.many import in_order_async, list_calls
+from forkdecode.calls.tree import AsyncTree
 from forkdecode.client.settings import DEFAULT_ADDRESS, Settings, Tls, check_timeout
 from forkdecode.client.transport import Transport
-from forkdecode.client.writer import Letter, Writer, detokenize_request, read_events
+from forkdecode.client.tree_links import AsyncRemoteLink
+from forkdecode.client.writer import Letter, Writer, detokenize_request, open_tree, read_events, resume_tree
 from forkdecode.errors import UnavailableError
 from forkdecode.results import DecodeResult, EngineStats, Event, ScoreResult, ServedModel
 from forkdecode.rpc.convert_events import engine_stats, score_result, served_model
 from forkdecode.rpc.convert_prompts import prompt_message
 from forkdecode.rpc.v1 import decode_pb2 as pb
+from forkdecode.tree_types import TreeLimits
 from forkdecode.types import Options, Prompt, Strategy
 
 
@@ -185,6 +188,24 @@ class AsyncClient:
         )
         return score_result(await self._ask("Score", message, timeout, message.request_id))
 
+    async def tree(
+        self,
+        prompt: Prompt | None = None,
+        *,
+        chat: bool = False,
+        seed: int | None = None,
+        cache_salt: str = "",
+        limits: TreeLimits | None = None,
+        timeout: float | None = None,
+    ) -> AsyncTree:
+        """Client.tree, awaited."""
+        begin = open_tree(prompt, chat=chat, seed=seed, cache_salt=cache_salt, limits=limits)
+        return await self._tree(begin, timeout)
+
+    async def resume_tree(self, name: str, secret: str, *, timeout: float | None = None) -> AsyncTree:
+        """Client.resume_tree, awaited."""
+        return await self._tree(resume_tree(name, secret), timeout)
+
     async def tokenize(
         self, prompt: Prompt, *, chat: bool = False, timeout: float | None = None
     ) -> tuple[int, ...]:
@@ -219,6 +240,10 @@ class AsyncClient:
         self, method: str, message: Any, timeout: float | None = None, request_id: str | None = None
     ) -> Any:
         return await self._transport.unary(method, message, self._seconds(timeout), request_id)
+
+    async def _tree(self, begin: pb.TreeCommand, timeout: float | None) -> AsyncTree:
+        link = await AsyncRemoteLink.open(self, self._transport, begin, self._seconds(timeout))
+        return await AsyncTree.create(link)
 
     def _start(self, letter: Letter, timeout: float | None) -> AsyncHandle:
         sending = _Sending()

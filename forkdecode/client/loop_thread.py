@@ -62,6 +62,18 @@ class LoopThread:
                 raise EngineClosedError("the client has been closed")
             self._loop.call_soon_threadsafe(work)
 
+    def run(self, work: Callable[[], Coroutine[Any, Any, object]], seconds: float) -> None:
+        """Runs a coroutine there and waits for it, but no longer, and not at all in the loop's own thread,
+        where what was dropped may be collected. Raises as post() does."""
+        done = threading.Event()
+
+        def start() -> None:
+            self._loop.create_task(work()).add_done_callback(lambda _: done.set())
+
+        self.post(start)
+        if threading.current_thread() is not self._thread:
+            done.wait(seconds)
+
     def stop(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Runs `last` there, then ends the loop and waits for that. Idempotent; no effect in a forked
         child."""

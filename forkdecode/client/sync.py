@@ -12,15 +12,18 @@ from typing import Any, overload
 from forkdecode.calls.arguments import is_batch
 from forkdecode.calls.handle import EventStream, Handle
 from forkdecode.calls.many import in_order
+from forkdecode.calls.tree import Tree
 from forkdecode.client.loop_thread import LoopThread
 from forkdecode.client.settings import DEFAULT_ADDRESS, Settings, Tls, check_timeout
 from forkdecode.client.transport import Put, Transport
-from forkdecode.client.writer import Letter, Writer, detokenize_request, read_events
+from forkdecode.client.tree_links import RemoteLink
+from forkdecode.client.writer import Letter, Writer, detokenize_request, open_tree, read_events, resume_tree
 from forkdecode.errors import ForkdecodeError
 from forkdecode.results import DecodeResult, EngineStats, ScoreResult, ServedModel
 from forkdecode.rpc.convert_events import engine_stats, score_result, served_model
 from forkdecode.rpc.convert_prompts import prompt_message
 from forkdecode.rpc.v1 import decode_pb2 as pb
+from forkdecode.tree_types import TreeLimits
 from forkdecode.types import Options, Prompt, Strategy
 
 
@@ -204,6 +207,31 @@ class Client:
         )
         return score_result(self._ask("Score", message, timeout, message.request_id))
 
+    def tree(
+        self,
+        prompt: Prompt | None = None,
+        *,
+        chat: bool = False,
+        seed: int | None = None,
+        cache_salt: str = "",
+        limits: TreeLimits | None = None,
+        timeout: float | None = None,
+    ) -> Tree:
+        """LLM.tree by the server. limits: what it may hold; the server may let it hold less. timeout:
+        seconds until it is open.
+
+        The server ends a session that is not used for a while. When the connection is lost the tree's
+        verbs raise UnavailableError, and the session is kept for a while: resume_tree(). When the engine
+        is lost, so is the session; what was exported can be imported into another.
+        """
+        begin = open_tree(prompt, chat=chat, seed=seed, cache_salt=cache_salt, limits=limits)
+        return self._tree(begin, timeout)
+
+    def resume_tree(self, name: str, secret: str, *, timeout: float | None = None) -> Tree:
+        """Takes up a session whose connection was lost, of any client: tree.name and tree.secret. What its
+        nodes generated meanwhile is there. Raises InvalidRequestError if the server has let it go."""
+        return self._tree(resume_tree(name, secret), timeout)
+
     def tokenize(
         self, prompt: Prompt, *, chat: bool = False, timeout: float | None = None
     ) -> tuple[int, ...]:
@@ -241,6 +269,10 @@ class Client:
         seconds = self._seconds(timeout)
         link = self._link
         return link.loop.call(lambda: link.transport.unary(method, message, seconds, request_id))
+
+    def _tree(self, begin: pb.TreeCommand, timeout: float | None) -> Tree:
+        link = self._link
+        return Tree(RemoteLink(link, link.loop, link.transport, begin, self._seconds(timeout)))
 
     def _start(
         self, letter: Letter, timeout: float | None, heard: Callable[[], None] | None = None

@@ -10,6 +10,8 @@ import grpc
 
 from forkdecode.client.attempts import Attempts
 from forkdecode.client.settings import Settings
+from forkdecode.client.tree_call import Put as PutTree
+from forkdecode.client.tree_call import TreeCall
 from forkdecode.client.writer import Letter
 from forkdecode.errors import (
     CancelledError,
@@ -20,8 +22,11 @@ from forkdecode.errors import (
 )
 from forkdecode.results import Event, Finished
 from forkdecode.rpc.convert_events import Events
+from forkdecode.rpc.convert_tree_events import tree_events
 from forkdecode.rpc.status import error_of
+from forkdecode.rpc.v1 import decode_pb2 as pb
 from forkdecode.rpc.v1.decode_pb2_grpc import DecodeServiceStub
+from forkdecode.tree_types import TreeOpened
 
 Put: TypeAlias = Callable[[list[Event] | ForkdecodeError], None]
 """Takes a request's events; an error, or a list that ends with Finished, is the last. Must not block."""
@@ -36,6 +41,7 @@ class Transport:
         self._channel: grpc.aio.Channel | None = None
         self._stub: Any = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._trees: set[TreeCall] = set()
         self._closed = False
 
     def start(self, letter: Letter, put: Put, timeout: float | None) -> asyncio.Task[None]:
@@ -76,9 +82,53 @@ class Transport:
                 raise failure
             await asyncio.sleep(delay)
 
+    async def tree(self, begin: pb.TreeCommand, put: PutTree, timeout: float | None) -> TreeCall:
+        """Opens or resumes a tree session; `put` hears of it until it ends. timeout: seconds until it is
+        open. Raises ForkdecodeError."""
+        loop = self._connected()
+        attempts = Attempts(self._settings.retries, timeout)
+        while True:
+            call = self._stub.Session(metadata=self._settings.metadata)
+            try:
+                async with asyncio.timeout(attempts.seconds_left()):
+                    await call.write(begin)
+                    first = await call.read()
+                if isinstance(first, pb.TreeEvent):
+                    return self._opened(loop, call, first, put)
+                failure: ForkdecodeError = UnavailableError("the server ended the call without a session")
+            except grpc.aio.AioRpcError as error:
+                failure = _told(error, None, timeout)
+            except TimeoutError as error:
+                failure = DeadlineError(f"timeout: not open after {timeout:g} s", field="timeout")
+                failure.__cause__ = error
+            except BaseException:
+                call.cancel()
+                raise
+            call.cancel()
+            delay = attempts.delay(failure)
+            if delay is None:
+                raise failure
+            await asyncio.sleep(delay)
+
+    def _opened(
+        self, loop: asyncio.AbstractEventLoop, call: Any, first: pb.TreeEvent, put: PutTree
+    ) -> TreeCall:
+        events = tree_events(first)
+        if self._closed or not events or not isinstance(events[0], TreeOpened):
+            raise (
+                EngineClosedError("the client was closed")
+                if self._closed
+                else ForkdecodeError("the answer cannot be read: a session does not begin with what it is")
+            )
+        tree = TreeCall(call, events, put)
+        self._trees.add(tree)
+        tree.ended.add_done_callback(lambda _: self._trees.discard(tree))
+        return tree
+
     async def close(self) -> None:
         """Ends what is running with EngineClosedError. Idempotent."""
         self._closed = True
+        await asyncio.gather(*(tree.close() for tree in list(self._trees)), return_exceptions=True)
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

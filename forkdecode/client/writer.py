@@ -8,11 +8,19 @@ from typing import Any
 
 from forkdecode.calls.arguments import ArgumentReader, for_each
 from forkdecode.calls.ranking import ranked
-from forkdecode.checks import check_bool, check_token_ids
-from forkdecode.errors import ForkdecodeError, InvalidRequestError
+from forkdecode.checks import check_bool, check_token_ids, shown
+from forkdecode.errors import ForkdecodeError, InvalidRequestError, invalid
 from forkdecode.results import Event, Finished
 from forkdecode.rpc.convert_requests import DecodeCall, ScoreCall, decode_request, score_request
+from forkdecode.rpc.convert_tree_commands import (
+    OpenCall,
+    ResumeCall,
+    given_limits,
+    open_message,
+    resume_message,
+)
 from forkdecode.rpc.v1 import decode_pb2 as pb
+from forkdecode.tree_types import OpenTree, TreeLimits
 from forkdecode.types import BestOf, Strategy
 
 
@@ -92,6 +100,21 @@ class Writer:
         except InvalidRequestError as error:
             error.request_id = name
             raise
+
+
+def open_tree(
+    prompt: Any, *, chat: bool, seed: int | None, cache_salt: str, limits: TreeLimits | None
+) -> pb.TreeCommand:
+    """Raises InvalidRequestError."""
+    if limits is not None and not isinstance(limits, TreeLimits):
+        raise invalid("limits", f"{shown(limits)} is no TreeLimits", "TreeLimits(...) or None")
+    wanted = {} if limits is None else given_limits(limits)
+    return open_message(OpenCall(OpenTree(prompt, chat, seed, cache_salt), wanted))
+
+
+def resume_tree(name: str, secret: str) -> pb.TreeCommand:
+    """Raises InvalidRequestError."""
+    return resume_message(ResumeCall(name, secret))
 
 
 def detokenize_request(token_ids: Sequence[int]) -> pb.DetokenizeRequest:
