@@ -42,10 +42,12 @@ from forkdecode.results import (
     TokenLogprob,
     Usage,
 )
+from forkdecode.tree_types import NodeDelta, NodePath, NodeStopped, TreeLimits
 from forkdecode.types import Beam, BestOf, Greedy, Options, Sample, Strategy
 
 if TYPE_CHECKING:
     from forkdecode.calls.handle import AsyncHandle, EventStream, Handle
+    from forkdecode.calls.tree import AsyncTree, Node, NodeStream, Tree
     from forkdecode.client import AsyncClient, Client, Tls
     from forkdecode.llm import LLM, AsyncLLM
 
@@ -62,6 +64,10 @@ _LAZY = {
     "Handle": "forkdecode.calls.handle",
     "AsyncHandle": "forkdecode.calls.handle",
     "EventStream": "forkdecode.calls.handle",
+    "Tree": "forkdecode.calls.tree",
+    "AsyncTree": "forkdecode.calls.tree",
+    "Node": "forkdecode.calls.tree",
+    "NodeStream": "forkdecode.calls.tree",
 }
 """Where each name is that is imported when first used."""
 
@@ -82,6 +88,7 @@ __all__ = [
     "AsyncClient",
     "AsyncHandle",
     "AsyncLLM",
+    "AsyncTree",
     "AuthenticationError",
     "Beam",
     "BeamUpdate",
@@ -108,6 +115,11 @@ __all__ = [
     "InvalidRequestError",
     "LiveBeam",
     "ModelLoadError",
+    "Node",
+    "NodeDelta",
+    "NodePath",
+    "NodeStopped",
+    "NodeStream",
     "Options",
     "QueueFullError",
     "Sample",
@@ -118,6 +130,8 @@ __all__ = [
     "Strategy",
     "Tls",
     "TokenLogprob",
+    "Tree",
+    "TreeLimits",
     "UnavailableError",
     "Usage",
 ]

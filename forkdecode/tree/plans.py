@@ -66,8 +66,9 @@ class Plans:
     def _decodable(self, number: int) -> TreeNode:
         node = self._nodes.get("nodes", number, at_rest=True)
         if node.state == "finished":
-            why = "by an EOS token" if node.finish_reason == "eos" else "as it was told to be"
-            raise invalid("nodes", f"{number} is finished, {why}", "nodes that are not; extend it first")
+            ended = node.path.ids[-1] in self._requests.info.eos_ids
+            why = "it ends with an EOS token" if ended else "as it was told to be"
+            raise invalid("nodes", f"{number} is finished: {why}", "nodes that are not; extend it first")
         return self._with_room(node)
 
     def _with_room(self, node: TreeNode) -> TreeNode:

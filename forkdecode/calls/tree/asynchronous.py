@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
 from forkdecode.calls.tree import verbs
 from forkdecode.calls.tree.link import AsyncTreeLink
 from forkdecode.calls.tree.node import Node
+from forkdecode.calls.tree.reader import Reader
 from forkdecode.calls.tree.verbs import Nodes, Verb
 from forkdecode.calls.tree.view import Reply, TreeView
-from forkdecode.errors import EngineClosedError, ForkdecodeError, invalid
+from forkdecode.errors import invalid
 from forkdecode.results import ScoredContinuation
-from forkdecode.tree_types import Decode, NodeDelta, NodePath, NodeStopped, TreeOpened
+from forkdecode.tree_types import NodeDelta, NodePath, NodeStopped, TreeLimits, TreeOpened
 from forkdecode.types import Greedy, Options, Sample
 
 T = TypeVar("T")
@@ -24,7 +25,7 @@ T = TypeVar("T")
 
 class AsyncTree:
     """Tree for asyncio: the same arguments, results and errors, for any number of tasks of one event loop.
-    Made by AsyncLLM.tree and AsyncClient.tree. Cancelling decode() prunes what it would have returned."""
+    Made by AsyncLLM.tree and AsyncClient.tree. Cancelling decode() prunes what it was generating."""
 
     def __init__(self, link: AsyncTreeLink, view: TreeView, reader: Reader) -> None:
         """Use create()."""
@@ -56,6 +57,16 @@ class AsyncTree:
     def model(self) -> str:
         """What decodes it."""
         return self._opened.model
+
+    @property
+    def secret(self) -> str:
+        """What resumes it by its server, beside its name; "" in process. Not to be shown to others."""
+        return self._opened.secret
+
+    @property
+    def limits(self) -> TreeLimits:
+        """What it may hold."""
+        return self._opened.limits
 
     @property
     def seed(self) -> int:
@@ -133,8 +144,7 @@ class AsyncTree:
                 if reply.ended:
                     return
         finally:
-            running = [node for node in reply.nodes if node.is_generating and not node.is_pruned]
-            if running and self._view.error is None:
+            if (running := verbs.running(reply)) and self._view.error is None:
                 await self._send(verbs.stop(running))
 
     async def wait(self, nodes: Nodes) -> None:
@@ -233,9 +243,7 @@ class AsyncTree:
         try:
             await self._reader.until(lambda: verb.ready(reply))
         except asyncio.CancelledError:
-            # The caller will never learn of the nodes that it asked for.
-            if reply.nodes and self._view.error is None and isinstance(verb.command(0), Decode):
-                await asyncio.shield(self._send(verbs.prune(reply.nodes, True)))
+            self._reader.drop(reply)
             raise
         if reply.error is not None:
             raise reply.error
@@ -247,61 +255,13 @@ class AsyncTree:
         number, reply = self._view.expect(stream=verb.stream)
         try:
             await self._link.send(verb.command(number))
+        except asyncio.CancelledError:  # it may have been sent
+            self._reader.drop(reply)
+            raise
         except BaseException:
             self._view.forget(number)
             raise
         return reply
-
-
-class Reader:
-    """Receives a session's events and wakes those who wait for something to become true. It knows nothing
-    of the tree, so that a tree that is dropped is gone."""
-
-    def __init__(self, link: AsyncTreeLink, view: TreeView) -> None:
-        self._link = link
-        self._view = view
-        self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
-        self.loop = asyncio.get_running_loop()
-        self._task = self.loop.create_task(self._read())
-
-    async def until(self, done: Callable[[], bool]) -> None:
-        """Raises what ended the session before `done` was true."""
-        if done():
-            return
-        if self._view.error is not None:
-            raise self._view.error
-        future: asyncio.Future[None] = self.loop.create_future()
-        self._waiting[future] = done
-        try:
-            await future
-        finally:
-            del self._waiting[future]
-
-    def stop(self) -> None:
-        """No event is received any more; who waits is told."""
-        self._task.cancel()
-        self._fail(EngineClosedError("the tree was closed"))
-
-    async def _read(self) -> None:
-        while True:
-            try:
-                self._view.apply(await self._link.receive())
-            except ForkdecodeError as error:
-                return self._fail(error)
-            for future, done in self._waiting.items():
-                if not future.done() and done():
-                    future.set_result(None)
-
-    def _fail(self, error: ForkdecodeError) -> None:
-        if self._view.error is None:
-            self._view.fail(error)
-        for future, done in self._waiting.items():
-            if future.done():
-                continue
-            if done():
-                future.set_result(None)
-            else:
-                future.set_exception(self._view.error or error)
 
 
 def _abandon(reader: Reader, link: AsyncTreeLink) -> None:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
 from forkdecode.calls.tree import verbs
 from forkdecode.calls.tree.link import TreeLink
 from forkdecode.calls.tree.node import Node
+from forkdecode.calls.tree.stream import NodeStream
 from forkdecode.calls.tree.verbs import Nodes, Verb
 from forkdecode.calls.tree.view import Reply, TreeView
 from forkdecode.checks import check_float
 from forkdecode.errors import ForkdecodeError, invalid
 from forkdecode.results import ScoredContinuation
-from forkdecode.tree_types import Command, Decode, NodeDelta, NodePath, NodeStopped, TreeEvent, TreeOpened
+from forkdecode.tree_types import Command, Decode, NodePath, TreeEvent, TreeLimits, TreeOpened
 from forkdecode.types import Greedy, Options, Sample
 
 T = TypeVar("T")
@@ -50,6 +53,16 @@ class Tree:
     def model(self) -> str:
         """What decodes it."""
         return self._opened.model
+
+    @property
+    def secret(self) -> str:
+        """What resumes it by its server, beside its name; "" in process. Not to be shown to others."""
+        return self._opened.secret
+
+    @property
+    def limits(self) -> TreeLimits:
+        """What it may hold."""
+        return self._opened.limits
 
     @property
     def seed(self) -> int:
@@ -118,13 +131,13 @@ class Tree:
         seed: int | None = None,
         options: Options | None = None,
         **given: Any,
-    ) -> Iterator[NodeDelta | NodeStopped]:
+    ) -> NodeStream:
         """decode() that yields what happens to the children. The command is sent at once; closing the
-        iterator stops them where they are."""
+        stream, or dropping it, stops them where they are."""
         verb = verbs.decode(nodes, strategy, step, seed, options, given, at_once=True, stream=True)
         _, reply = self._send(verb)
         self._await(verb, reply)
-        return self._events(reply)
+        return NodeStream(reply, self._wait, partial(self._stop_running, reply))
 
     def wait(self, nodes: Nodes, timeout: float | None = None) -> None:
         """Until none of them is being generated. Raises TimeoutError after `timeout` seconds."""
@@ -249,21 +262,9 @@ class Tree:
         if isinstance(command, Decode) and reply.nodes:
             self._send(verbs.prune(reply.nodes, True))
 
-    def _events(self, reply: Reply) -> Iterator[NodeDelta | NodeStopped]:
-        assert reply.events is not None, "this reply streams"
-        try:
-            while True:
-                self._wait(lambda: reply.events or reply.ended)
-                while reply.events:
-                    yield reply.events.popleft()
-                if reply.error is not None:
-                    raise reply.error
-                if reply.ended:
-                    return
-        finally:
-            running = [node for node in reply.nodes if node.is_generating and not node.is_pruned]
-            if running and self._view.error is None:
-                self._run(verbs.stop(running))
+    def _stop_running(self, reply: Reply) -> None:
+        with contextlib.suppress(ForkdecodeError):
+            self._send(verbs.stop(verbs.running(reply)))
 
     def _wait(self, done: Callable[[], T], timeout: float | None = None) -> T:
         """Receives events until `done` says so, and returns what it says. One thread receives for all."""

@@ -155,6 +155,11 @@ def _quiet(command: Callable[[int], Command]) -> Verb[None]:
     return Verb(command, lambda reply: None)
 
 
+def running(reply: Reply) -> list[Node]:
+    """The nodes of a command that are still being generated."""
+    return [node for node in reply.nodes if node.is_generating and not node.is_pruned]
+
+
 def _one(node: object) -> Node:
     if not isinstance(node, Node):
         raise invalid("node", f"{shown(node)} is not a node", "a Node of this tree")
