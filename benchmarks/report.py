@@ -1,0 +1,81 @@
+"""Records of benchmarks as the tables and plots of docs/performance.md.
+
+    python -m benchmarks.report [--records FOLDER] [--docs FOLDER] [--check] [--no-plots]
+
+Reads records/*.jsonl; of several records of the same measurement the last counts. In performance.md
+each table stands between the lines `<!-- table: NAME -->` and `<!-- end -->` and is written anew; the
+plots go to docs/plots. --check writes nothing and fails where a table is not what the records say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report_tables import LOAD_KEYS, TABLES, Result
+
+HERE = Path(__file__).parent
+KEYS = {
+    "memory": ("model", "trace", "kind", "width"),
+    "memory_curve": ("model", "trace", "kind", "width"),
+    "memory_transformers": ("model", "width"),
+    "growth": ("axis", "kind"),
+    "simulate": (*LOAD_KEYS, "system", "rate"),
+    "simulate_calibrate": ("model",),
+}
+"""What tells one measurement of a benchmark from another."""
+SECTION = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def read(folder: Path) -> dict[str, list[Result]]:
+    """Results by benchmark, in the order of the files, the last of each measurement."""
+    found: dict[str, dict[Any, Result]] = {}
+    for file in sorted(folder.glob("*.jsonl")):
+        for line in file.read_text().splitlines():
+            full = json.loads(line)
+            name, result = full["benchmark"], full["result"]
+            if name in KEYS:
+                found.setdefault(name, {})[tuple(result[k] for k in KEYS[name])] = result
+    return {name: list(results.values()) for name, results in found.items()}
+
+
+def filled(text: str, results: dict[str, list[Result]]) -> str:
+    """The document with every table as the records say. Raises KeyError for an unknown table."""
+
+    def fill(match: re.Match[str]) -> str:
+        benchmark, render = TABLES[match[2]]
+        own = results.get(benchmark, [])
+        body = render(own) if own else "Not measured yet."
+        return f"{match[1]}\n{body}\n\n{match[3]}"
+
+    return SECTION.sub(fill, text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--records", type=Path, default=HERE / "records")
+    parser.add_argument("--docs", type=Path, default=HERE.parent / "docs")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--no-plots", action="store_true")
+    args = parser.parse_args()
+    results = read(args.records)
+    page = args.docs / "performance.md"
+    before = page.read_text()
+    after = filled(before, results)
+    if args.check:
+        if after != before:
+            raise SystemExit(f"{page.name}: tables are not what the records say; run benchmarks.report")
+        return
+    page.write_text(after)
+    if not args.no_plots:
+        from benchmarks.report_plots import plots
+
+        for path in plots(results, args.docs / "plots"):
+            print(path.name)
+
+
+if __name__ == "__main__":
+    main()

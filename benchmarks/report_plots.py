@@ -1,0 +1,172 @@
+"""Records as plots (matplotlib, SVG)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.memory_trace import PAPER
+from benchmarks.report_tables import NAMES, SYSTEM_NAMES, Result, load_key, simulations, title
+
+COLOURS = {"forest": "C0", "paged": "C1", "unshared": "C2", "exact": "C4", "contiguous": "C3"}
+
+
+def plots(results: dict[str, list[Result]], folder: Path) -> list[Path]:
+    """Draws what there are records for; the files written. Raises ImportError without matplotlib."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    # The same records give the same file.
+    matplotlib.rcParams.update({"svg.hashsalt": "forkdecode", "axes.grid": True, "grid.alpha": 0.3})
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = []
+    for name, benchmark, draw in PLOTS:
+        if results.get(benchmark):
+            figure = draw(results[benchmark])
+            drawn.append(_save(figure, folder / f"{name}.svg"))
+    for key, own in simulations(results.get("simulate", [])):
+        drawn.append(_save(goodput(own), folder / f"{plot_name(key)}.svg"))
+    return drawn
+
+
+def plot_name(key: tuple[Any, ...]) -> str:
+    model, accelerator, devices, trace, kind, width, _ = key
+    return f"goodput-{model}-{devices}x{accelerator}-{trace}-{kind}{width}"
+
+
+def _save(figure: Any, path: Path) -> Path:
+    from matplotlib import pyplot
+
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
+    return path
+
+
+def saving(results: list[Result]) -> Any:
+    """Saving by width, beside the span that the paper reports for 2 to 6."""
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 2, figsize=(9, 4), sharey=True)
+    for axis, kind, name in zip(axes, ("sample", "beam"), ("samples", "beam width"), strict=True):
+        for i, trace in enumerate(NAMES):
+            own = sorted(
+                (r for r in results if r["kind"] == kind and r["trace"] == trace), key=lambda r: r["width"]
+            )
+            if not own:
+                continue
+            widths = [r["width"] for r in own]
+            axis.plot(widths, [100 * r["saving"] for r in own], "o-", color=f"C{i}", label=NAMES[trace])
+            low, high = PAPER[trace, kind]
+            label = f"{NAMES[trace]}, paper" if kind == "beam" else None
+            axis.plot([2, 6], [low, high], "s:", color=f"C{i}", alpha=0.6, label=label)
+        axis.set(xscale="log", xlabel=name, xticks=[2, 4, 6, 8, 16, 32], ylim=(0, 90))
+        axis.set_xticklabels([2, 4, 6, 8, 16, 32])
+        axis.minorticks_off()
+    axes[0].set_ylabel("KV blocks saved, %")
+    axes[1].legend(loc="lower right")
+    return figure
+
+
+def block_sizes(results: list[Result]) -> Any:
+    """Blocks over the ideal by block size, width 4."""
+    from matplotlib import pyplot
+
+    figure, axis = pyplot.subplots(figsize=(6, 4))
+    for r in results:
+        if r["width"] != 4:
+            continue
+        sizes = [int(s) for s in r["block_sizes"]]
+        values = [s["blocks_over_ideal"] for s in r["block_sizes"].values()]
+        style = "o-" if r["kind"] == "beam" else "s--"
+        colour = f"C{list(NAMES).index(r['trace'])}"
+        what = "beam 4" if r["kind"] == "beam" else "4 samples"
+        axis.plot(sizes, values, style, color=colour, label=f"{NAMES[r['trace']]}, {what}")
+    axis.set(xscale="log", yscale="log", xlabel="block size, tokens", ylabel="memory held / token trie")
+    axis.set_xticks(sizes, [str(s) for s in sizes])
+    axis.set_yticks([1, 1.5, 2, 3, 4, 6], ["1", "1.5", "2", "3", "4", "6"])
+    axis.minorticks_off()
+    axis.legend()
+    return figure
+
+
+def curve(results: list[Result]) -> Any:
+    """Blocks over the steps of one run."""
+    from matplotlib import pyplot
+
+    r = results[-1]
+    figure, axis = pyplot.subplots(figsize=(8, 4))
+    steps = range(len(r["unique"]))
+    axis.plot(steps, r["unshared"], color="C3", label="if no row shared")
+    axis.plot(steps, r["unique"], color="C0", label="held")
+    axis.plot(steps, r["ideal"], color="C2", linestyle="--", label="token trie (the least)")
+    what = f"beam {r['width']}" if r["kind"] == "beam" else f"{r['width']} samples"
+    axis.set(
+        xlabel="step",
+        ylabel="blocks of 16 tokens",
+        title=f"{NAMES[r['trace']]}, {what}: {r['requests']} requests, one each {r['gap']} steps",
+    )
+    axis.set_ylim(0)
+    axis.legend()
+    return figure
+
+
+def growth(results: list[Result]) -> Any:
+    """Microseconds a step by size, an axis each."""
+    from matplotlib import pyplot
+
+    names = list(dict.fromkeys(r["axis"] for r in results))
+    figure, axes = pyplot.subplots(1, len(names), figsize=(3.4 * len(names), 3.6), sharey=True, squeeze=False)
+    for axis, name in zip(axes[0], names, strict=True):
+        for r in (r for r in results if r["axis"] == name):
+            sizes = [p["size"] for p in r["points"]]
+            colour = "C0" if r["kind"] == "beam" else "C1"
+            for value, style, what in (
+                ("control_us", "o-", "schedule + commit"),
+                ("plan_us", "s:", "attention plan"),
+            ):
+                axis.plot(
+                    sizes,
+                    [p[value] for p in r["points"]],
+                    style,
+                    color=colour,
+                    markersize=4,
+                    label=f"{r['kind']}: {what}",
+                )
+        axis.set(xscale="log", yscale="log", xlabel=name)
+    axes[0][0].set_ylabel("CPU microseconds a step")
+    axes[0][-1].legend(fontsize=7)
+    return figure
+
+
+def goodput(results: list[Result]) -> Any:
+    """Requests a second within the target by arrival rate, a line a system."""
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 2, figsize=(10, 4))
+    for system in SYSTEM_NAMES:
+        own = sorted((r for r in results if r["system"] == system), key=lambda r: r["rate"])
+        if not own:
+            continue
+        rates = [r["rate"] for r in own]
+        look = {"color": COLOURS[system], "label": system, "alpha": 0.8}
+        axes[0].plot(rates, [r["goodput"] for r in own], "o-", **look)
+        axes[1].plot(rates, [100 * r["pool_use"] for r in own], "o-", **look)
+    first = results[0]
+    target = f"first token in {first['first_target']:g} s, others in {1e3 * first['token_target']:g} ms"
+    axes[0].set(xlabel="arrivals a second", ylabel="served a second within target", title=target)
+    axes[1].set(xlabel="arrivals a second", ylabel="KV blocks in use, % of the time", title="memory")
+    for axis in axes:
+        axis.set_ylim(0)
+    axes[1].legend()
+    figure.suptitle(title(load_key(first)))
+    return figure
+
+
+PLOTS: tuple[tuple[str, str, Callable[[list[Result]], Any]], ...] = (
+    ("memory-saving", "memory", saving),
+    ("memory-block-size", "memory", block_sizes),
+    ("memory-curve", "memory_curve", curve),
+    ("growth", "growth", growth),
+)

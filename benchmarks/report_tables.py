@@ -1,0 +1,190 @@
+"""Records as Markdown tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from typing import Any
+
+Result = dict[str, Any]
+NAMES = {"alpaca": "Alpaca", "sharegpt": "ShareGPT", "short": "short"}
+LOAD_KEYS = ("model", "accelerator", "devices", "trace", "kind", "width", "count")
+
+
+def table(head: list[str], rows: Iterable[list[str]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def memory(results: list[Result]) -> str:
+    head = ["trace", "kind", "width or n", "requests", "saving", "paper, 2 to 6", "blocks / ideal", "waste"]
+    head += ["copies a token", "KB copied a token", "contiguous / ours", "reserved / ours"]
+    return table(head, (memory_row(r) for r in results))
+
+
+def memory_row(r: Result) -> list[str]:
+    paper = "{} to {} %".format(*r["paper"]) if r["paper"] else ""
+    shown = [NAMES[r["trace"]], r["kind"], str(r["width"]), str(r["requests"]), f"{r['saving']:.1%}", paper]
+    shown += [f"{r['blocks_over_ideal']:.2f}", f"{r['waste']:.1%}", f"{r['copies_per_token']:.3f}"]
+    shown += [f"{r['copied_bytes_per_token'] / 1e3:.0f}", f"{r['contiguous_over_ours']:.2f}"]
+    return [*shown, f"{r['reserved_over_ours']:.2f}"]
+
+
+def memory_blocks(results: list[Result]) -> str:
+    """By block size, for width 4."""
+    head = ["trace", "kind", "block size", "saving", "blocks / ideal", "waste", "tokens copied a token"]
+    rows = [
+        [
+            NAMES[r["trace"]],
+            r["kind"],
+            size,
+            f"{s['saving']:.1%}",
+            f"{s['blocks_over_ideal']:.2f}",
+            f"{s['waste']:.1%}",
+            f"{s['copied_tokens_per_token']:.2f}",
+        ]
+        for r in results
+        if r["width"] == 4
+        for size, s in r["block_sizes"].items()
+    ]
+    return table(head, rows)
+
+
+def memory_transformers(results: list[Result]) -> str:
+    head = [
+        "beam width",
+        "ours, peak of blocks",
+        "transformers' cache",
+        "its peak in the process",
+        "cache / ours",
+    ]
+    return table(
+        head,
+        (
+            [
+                str(r["width"]),
+                f"{r['ours_peak_bytes'] / 1e6:.0f} MB",
+                f"{r['transformers_cache_bytes'] / 1e6:.0f} MB",
+                f"{r['transformers_peak_bytes'] / 1e6:.0f} MB",
+                f"{r['transformers_cache_bytes'] / r['ours_peak_bytes']:.2f}",
+            ]
+            for r in results
+        ),
+    )
+
+
+def growth(results: list[Result]) -> str:
+    head = ["kind", "axis", "sizes", "schedule + commit, us", "exponent", "attention plan, us", "exponent"]
+    head += ["blocks, exponent"]
+    rows = []
+    for r in results:
+        first, last, e = r["points"][0], r["points"][-1], r["exponents"]
+        rows.append(
+            [
+                r["kind"],
+                r["axis"],
+                f"{first['size']:,.0f} to {last['size']:,.0f}",
+                f"{first['control_us']:,.0f} to {last['control_us']:,.0f}",
+                f"{e['control_us']:.2f}",
+                f"{first['plan_us']:,.0f} to {last['plan_us']:,.0f}",
+                f"{e['plan_us']:.2f}",
+                f"{e['unique_blocks']:.2f}",
+            ]
+        )
+    return table(head, rows)
+
+
+def load_key(r: Result) -> tuple[Any, ...]:
+    return tuple(r[k] for k in LOAD_KEYS)
+
+
+def title(key: tuple[Any, ...]) -> str:
+    model, accelerator, devices, trace, kind, width, count = key
+    what = f"beam {width}" if kind == "beam" else f"{width} samples"
+    return f"{model} on {devices} x {accelerator}, {NAMES[trace]}, {what}, {count} requests"
+
+
+def simulations(results: list[Result]) -> list[tuple[tuple[Any, ...], list[Result]]]:
+    """Results of each load, in the order of their first record."""
+    keys = list(dict.fromkeys(map(load_key, results)))
+    return [(key, [r for r in results if load_key(r) == key]) for key in keys]
+
+
+def simulate(results: list[Result]) -> str:
+    parts = []
+    for key, own in simulations(results):
+        head = [
+            "rate",
+            "system",
+            "goodput",
+            "within target",
+            "step, ms",
+            "rows a step",
+            "pool in use",
+            "saving",
+        ]
+        head += ["preemptions", "host, ms a step"]
+        parts += [f"**{title(key)}**", "", table(head, map(simulate_row, own)), ""]
+    return "\n".join(parts).rstrip()
+
+
+def simulate_row(r: Result) -> list[str]:
+    return [
+        f"{r['rate']:g}",
+        r["system"],
+        f"{r['goodput']:.2f}/s",
+        f"{r['met']:.0%}",
+        f"{r['step_ms']:.1f}",
+        f"{r['rows_a_step']:.0f}",
+        f"{r['pool_use']:.0%}",
+        f"{r['saving']:.1%}",
+        str(r["preemptions"]),
+        f"{r['host_ms_a_step']:.1f}",
+    ]
+
+
+def best_goodput(results: list[Result]) -> str:
+    """The most of each system over the rates that were simulated."""
+    rows = []
+    for key, own in simulations(results):
+        ordered = sorted(own, key=lambda r: r["system"])
+        best = {
+            name: max(r["goodput"] for r in group) for name, group in groupby(ordered, lambda r: r["system"])
+        }
+        mine = best["forest"]
+        columns = [f"{best[s]:.2f}/s" if s in best else "" for s in SYSTEM_NAMES]
+        ratio = [f"{mine / best[s]:.2f}x" if best.get(s) else "" for s in SYSTEM_NAMES[1:]]
+        rows.append([title(key), *columns, *ratio])
+    head = ["load", *SYSTEM_NAMES, *(f"forest / {s}" for s in SYSTEM_NAMES[1:])]
+    return table(head, rows)
+
+
+def calibration(results: list[Result]) -> str:
+    r = results[-1]
+    head = ["workload", "rows", "measured, ms", "predicted, ms", "ratio", "of the mean ratio"]
+    rows = (
+        [
+            w["workload"],
+            str(w["rows"]),
+            f"{w['measured_ms']:.0f}",
+            f"{w['predicted_ms']:.0f}",
+            f"{w['ratio']:.2f}",
+            f"{w['ratio'] / r['mean_ratio']:.2f}",
+        ]
+        for w in r["workloads"]
+    )
+    speeds = f"{r['bandwidth'] / 1e9:.1f} GB/s and {r['flops'] / 1e9:.0f} GFLOP/s"
+    return table(head, rows) + f"\n\nThis thread: {speeds}; mean ratio {r['mean_ratio']:.2f}."
+
+
+SYSTEM_NAMES = ("forest", "paged", "unshared", "exact", "contiguous")
+TABLES: dict[str, tuple[str, Callable[[list[Result]], str]]] = {
+    "memory": ("memory", memory),
+    "memory_blocks": ("memory", memory_blocks),
+    "memory_transformers": ("memory_transformers", memory_transformers),
+    "growth": ("growth", growth),
+    "calibration": ("simulate_calibrate", calibration),
+    "simulate_best": ("simulate", best_goodput),
+    "simulate": ("simulate", simulate),
+}
+"""Name of a section -> the benchmark whose records it shows, and how."""

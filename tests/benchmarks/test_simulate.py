@@ -1,0 +1,190 @@
+"""The simulator: its roofline by hand, its systems against each other, and 10^4 requests in little time."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import simulate
+from benchmarks.memory import requests_of
+from benchmarks.memory_replay import replay
+from benchmarks.memory_trace import TRACES, Decoded, Trace
+from benchmarks.simulate_cost import ACCELERATORS, MODELS, Accelerator, CostModel, ModelShape, StepWork
+from benchmarks.simulate_load import SYSTEMS, Load
+from benchmarks.simulate_model import FakeModel, forked_share
+from benchmarks.simulate_run import Simulation
+from forkdecode.step import BlockMoves, SelectionRequest, StepPlan, TopK
+
+RECORDS = Path(simulate.__file__).parent / "records"
+TINY = ModelShape("tiny", layers=2, hidden=8, heads=2, kv_heads=1, head_dim=4, intermediate=16, vocabulary=32)
+SLOW = Accelerator("slow", bandwidth=1000.0, flops=1e9, memory=40_000.0, link=100.0, latency=0.5)
+SMALL = Trace("small", 40.0, 20.0)
+
+
+def run(system: str, *, cost: CostModel | None = None, **load: Any) -> dict[str, Any]:
+    asked = Load(**{"trace": SMALL, "kind": "beam", "width": 4, "count": 40, "rate": 100.0, **load})
+    cost = cost or CostModel(ACCELERATORS["h200"], MODELS["8b"])
+    done = Simulation(SYSTEMS[system], asked, cost, sharpness=simulate.SHARPNESS).run()
+    done.scheduler.check()
+    assert done.scheduler.stats().used_blocks == 0
+    assert len(done.served.ended) == asked.count
+    return done.report(2.0, 0.05)
+
+
+def test_roofline_by_hand() -> None:
+    layer = 8 * 4 * (2 * 2 + 2 * 1) + 3 * 8 * 16
+    assert TINY.layer_weights == 2 * layer
+    assert TINY.token_bytes == 2 * 2 * 1 * 4 * 2
+    spent = CostModel(SLOW, TINY).seconds(StepWork(3, 2, 50, 60, parts=4, copied_tokens=16))
+    assert spent.layers == pytest.approx(2 * 2 * layer / 1000)
+    assert spent.attention == pytest.approx((32 * (50 + 3) + 4 * 2 * 2 * 5 * 8) / 1000)
+    assert spent.head == pytest.approx(8 * 32 * 2 / 1000)
+    assert spent.selection == pytest.approx(2 * 32 * 8 / 1000)
+    assert spent.copies == pytest.approx(2 * 16 * 32 / 1000)
+    assert spent.links == 0
+    two = CostModel(SLOW, TINY, devices=2).seconds(StepWork(3, 2, 50, 60))
+    assert two.layers == pytest.approx(spent.layers / 2)
+    assert two.links == pytest.approx(2 * 2 * (3 * 8 * 2 * 2 * 0.5 / 100 + 0.5))
+    many = CostModel(SLOW, TINY).seconds(StepWork(1e9, 0, 0, 0))
+    assert many.layers == pytest.approx(2 * TINY.layer_weights * 1e9 / 1e9)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    assert CostModel(ACCELERATORS["h200"], MODELS["8b"]).pool_tokens > 500_000
+    with pytest.raises(ValueError, match="70b does not fit on 1 x h200"):
+        _ = CostModel(ACCELERATORS["h200"], MODELS["70b"]).pool_tokens
+
+
+def test_weights_of_the_named_models() -> None:
+    for name, billions in (("8b", 8.03), ("70b", 70.6), ("opt-13b", 12.9)):
+        weights = MODELS[name].weight_bytes / 2 / 1e9
+        assert weights == pytest.approx(billions, rel=0.03)
+
+
+def test_one_row_alone_is_the_same_in_every_system() -> None:
+    """What shares nothing is simulated as one row on a W-th of the pool: for W = 1 nothing may differ."""
+    found = [run(s, kind="sample", width=1) for s in ("forest", "paged", "unshared")]
+    for name in ("seconds", "steps", "goodput", "tokens_per_second", "first_token_p90", "rows_a_step"):
+        assert found[0][name] == pytest.approx(found[1][name])
+        assert found[1][name] == pytest.approx(found[2][name])
+
+
+def test_sharing_costs_less_time_and_memory() -> None:
+    forest, paged, unshared, contiguous = (
+        run(s, rate=0.0) for s in ("forest", "paged", "unshared", "contiguous")
+    )
+    assert forest["seconds"] < paged["seconds"] < unshared["seconds"] < contiguous["seconds"]
+    assert forest["pool_use"] < unshared["pool_use"]
+    assert forest["saving"] == paged["saving"] > 0.4
+    assert unshared["saving"] == 0
+    for found in (forest, unshared):
+        assert sum(found["time_shares"].values()) == pytest.approx(1, abs=0.001)
+
+
+def test_short_memory_preempts_but_reservations_never_do() -> None:
+    tight = CostModel(Accelerator("tight", 4e12, 8e14, 19.0e9, 4e11, 1e-5), MODELS["8b"])
+    assert 5_000 < tight.pool_tokens < 10_000
+    load = {"cost": tight, "rate": 0.0, "count": 60, "trace": Trace("long", 100.0, 120.0)}
+    assert run("forest", **load)["preemptions"] > 0
+    assert run("exact", **load)["preemptions"] == 0
+
+
+def test_goodput_leaves_out_what_came_late() -> None:
+    cost = CostModel(ACCELERATORS["h200"], MODELS["8b"])
+    done = Simulation(
+        SYSTEMS["forest"], Load(SMALL, "beam", 4, 40, 100.0), cost, sharpness=simulate.SHARPNESS
+    ).run()
+    assert done.report(0.0, 1.0)["goodput"] == 0 == done.report(1e9, 0.0)["met"]
+    generous = done.report(1e9, 1e9)
+    assert generous["met"] == 1
+    half = done.report(float(np.median(done.served.first)), 1e9)
+    assert 0 < half["goodput"] < generous["goodput"]
+
+
+def test_beams_get_the_best_candidates() -> None:
+    model = FakeModel(4, 3.0, seed=2)
+    rng = np.random.default_rng(0)
+    base = -rng.random((2, 4)).astype(np.float32)
+    requests = tuple(
+        SelectionRequest(
+            group_id=g,
+            logits_start=4 * g,
+            rows=4,
+            choice=TopK(8, base[g], 4),
+            processors=None,  # type: ignore[arg-type]
+            prompt=np.zeros(1, np.int64),
+            generated=None,
+            num_generated=1,
+        )
+        for g in range(2)
+    )
+    none = np.empty(0, np.int64)
+    plan = StepPlan(1, none, none, none, (), (), none, requests, BlockMoves.none())
+    drawn = FakeModel(4, 3.0, seed=2)
+    table = drawn._ladders[drawn._rng.integers(0, len(drawn._ladders), (2, 4)), :8]
+    for g, result in enumerate(model.execute(plan).results):
+        candidates = sorted((-float(base[g, r] + table[g, r, j]), r, j) for r in range(4) for j in range(8))[
+            :8
+        ]
+        assert [(r, t) for _, r, t in candidates] == list(
+            zip(result.rows.tolist(), result.tokens.tolist(), strict=True)
+        )
+        assert result.scores.tolist() == pytest.approx([-s for s, _, _ in candidates])
+
+
+def fake_decoded(prompt: int, output: int, width: int, model: FakeModel) -> Decoded:
+    base, parents = np.zeros((1, 1), np.float32), []
+    for _ in range(output - 1):
+        parent, base = model.beam_step(base, width)
+        parents.append(parent[0])
+    parents.append(np.empty(0, np.int32))
+    return Decoded(prompt, tuple(parents), tuple(parents))  # type: ignore[arg-type]
+
+
+def test_fake_beams_share_as_much_as_real_ones() -> None:
+    """Against what SmolLM2 did on requests of the same lengths (records/memory.jsonl)."""
+    lines = (RECORDS / "memory.jsonl").read_text().splitlines()
+    real = [r["result"] for r in map(json.loads, lines) if r["benchmark"] == "memory"]
+    beams = [r for r in real if r["kind"] == "beam" and r["trace"] == "alpaca"]
+    assert len(beams) == 6
+    for found in beams:
+        width = found["width"]
+        model = FakeModel(width, simulate.SHARPNESS, seed=1)
+        lengths = requests_of(TRACES["alpaca"], width, 48, 0)
+        assert len(lengths) == found["requests"]
+        counts = [replay(fake_decoded(p, o, width, model), 16) for p, o in lengths]
+        total = sum(counts[1:], counts[0])
+        assert 1 - total.unique_blocks / total.unshared_blocks == pytest.approx(found["saving"], abs=0.06)
+
+
+def test_forked_share_grows_with_the_beam() -> None:
+    assert forked_share(1, 8.0) == 0
+    assert 0 < forked_share(2, 8.0) < forked_share(8, 8.0) < 0.7
+
+
+def test_command_line_records_each_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "simulate.jsonl"
+    command = ["simulate", "--trace", "short", "--count", "30", "--rate", "50", "100", "--width", "2"]
+    monkeypatch.setattr("sys.argv", [*command, "--system", "forest", "contiguous", "--record", str(file)])
+    simulate.main()
+    found = [json.loads(line)["result"] for line in file.read_text().splitlines()]
+    assert [(r["system"], r["rate"]) for r in found] == [
+        ("forest", 50.0), ("contiguous", 50.0), ("forest", 100.0), ("contiguous", 100.0)
+    ]  # fmt: skip
+    assert capsys.readouterr().out.count("served") == 4
+
+
+@pytest.mark.timeout(900)
+def test_ten_thousand_requests_take_less_than_a_minute() -> None:
+    begin = time.process_time()
+    found = run("forest", trace=simulate.SHORT, count=10_000, rate=400.0)
+    assert time.process_time() - begin < 60
+    assert found["groups_a_step"] > 10
+    assert found["goodput"] > 100
