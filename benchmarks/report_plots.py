@@ -141,7 +141,7 @@ def growth(results: list[Result]) -> Any:
 
 
 def goodput(results: list[Result]) -> Any:
-    """Requests a second within the target by arrival rate, a line a system."""
+    """Share of requests within the target by arrival rate, a line a system."""
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(1, 2, figsize=(10, 4))
@@ -151,11 +151,11 @@ def goodput(results: list[Result]) -> Any:
             continue
         rates = [r["rate"] for r in own]
         look = {"color": COLOURS[system], "label": system, "alpha": 0.8}
-        axes[0].plot(rates, [r["goodput"] for r in own], "o-", **look)
+        axes[0].plot(rates, [100 * r["met"] for r in own], "o-", **look)
         axes[1].plot(rates, [100 * r["pool_use"] for r in own], "o-", **look)
     first = results[0]
     target = f"first token in {first['first_target']:g} s, others in {1e3 * first['token_target']:g} ms"
-    axes[0].set(xlabel="arrivals a second", ylabel="served a second within target", title=target)
+    axes[0].set(xlabel="arrivals a second", ylabel="requests within target, %", title=target)
     axes[1].set(xlabel="arrivals a second", ylabel="KV blocks in use, % of the time", title="memory")
     for axis in axes:
         axis.set_ylim(0)
