@@ -31,6 +31,7 @@ from forkdecode.model.loader import load
 from forkdecode.requests.prepare import Prepared, RequestMaker
 from forkdecode.results import DecodeResult, Finished
 from forkdecode.scheduler.events import GroupFailed, GroupFinished
+from forkdecode.scheduler.request import NodeRef, Release, Share
 from forkdecode.types import Beam, BestOf, Greedy, Sample, Strategy
 from forkdecode.wire.records import CODEC
 from tests.engine.engine_process import CONFIG, Client, States, started, wait_until_gone
@@ -98,6 +99,25 @@ def outcome(one: Prepared, events: list[Any]) -> DecodeResult:
     last = one.assembler.events(events[-1])[-1]
     assert isinstance(last, Finished)
     return last.result
+
+
+def test_trees_are_held_there(engine: EngineProcess, maker: RequestMaker) -> None:
+    client, node = Client(engine), NodeRef("tree", 0)
+    one = prepared(maker, Sample(n=2, seed=3), max_tokens=4, cache_salt="tree")
+    before = engine.stats()
+    client.engine.submit([client.job(dataclasses.replace(one.request, origin=node, keep=NodeRef("tree", 1)))])
+    assert isinstance(client.last(one.request.request_id), GroupFinished)
+    assert engine.stats().held_nodes == before.held_nodes + 3
+    engine.tree(Share(node, (NodeRef("tree", 9),), one.request.prompt_len - 1))
+    two = prepared(maker, Greedy(), max_tokens=4, cache_salt="another")
+    client.engine.submit([client.job(dataclasses.replace(two.request, origin=NodeRef("tree", 9)))])
+    event = client.last(two.request.request_id)
+    assert event.usage.cached_tokens == two.request.prompt_len - 1
+    beam = prepared(maker, Beam(width=3), max_tokens=4).request
+    with pytest.raises(InvalidRequestError, match="keep"):
+        client.engine.submit([client.job(dataclasses.replace(beam, keep=node))])
+    engine.tree(Release("tree"))
+    assert engine.stats().held_nodes == before.held_nodes
 
 
 def test_the_same_events_as_in_process(engine: EngineProcess, maker: RequestMaker, folder: Path) -> None:

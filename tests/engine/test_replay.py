@@ -23,6 +23,7 @@ from forkdecode.kv import block_table
 from forkdecode.kv.copy_on_write import NO_COPIES
 from forkdecode.sampling.select import select
 from forkdecode.scheduler.preemption import Preemptor
+from forkdecode.scheduler.request import NodeRef, Release, Share
 from forkdecode.step import StepOutput, StepPlan
 from tests.engine.journals import changed, journaled, records, rewrite
 from tests.llm.models import TOKENIZER, tiny_llama
@@ -37,8 +38,14 @@ STRATEGIES = st.one_of(
 SUBMIT = st.tuples(
     st.integers(1, 30), STRATEGIES, st.integers(1, 10), st.integers(0, 2), st.sampled_from([None, 0, 2])
 )
+NODES = st.integers(0, 5)
 ACTION = st.one_of(
-    SUBMIT, st.tuples(st.just("step"), st.integers(1, 4)), st.tuples(st.just("cancel"), st.integers(0, 20))
+    SUBMIT,
+    st.tuples(st.just("grow"), NODES, st.integers(1, 3)),
+    st.tuples(st.just("share"), NODES, NODES, st.integers(0, 20)),
+    st.tuples(st.just("release"), NODES),
+    st.tuples(st.just("step"), st.integers(1, 4)),
+    st.tuples(st.just("cancel"), st.integers(0, 20)),
 )
 
 
@@ -52,6 +59,19 @@ def drive(engine: Engine, actions: list[Any], failing: set[int]) -> None:
                 engine.step()
         elif action[0] == "cancel":
             engine.cancel(f"r{action[1] % (count + 1)}")
+        elif action[0] == "share":
+            engine.tree(Share(NodeRef("t", action[1]), (NodeRef("t", action[2] + 10),), action[3]))
+        elif action[0] == "release":
+            engine.tree(Release("t", (action[1], action[1] + 10) if action[1] else None))
+        elif action[0] == "grow":
+            # Every node of a tree has the same path here: what a journal tells does not depend on it.
+            what = request(f"r{count}", [3] * 18, Sample(n=action[2], seed=count), max_tokens=6)
+            origin, keep = NodeRef("t", action[1] + 10 * (count % 2)), NodeRef("t", 100 * count)
+            try:
+                engine.submit(dataclasses.replace(what, origin=origin, keep=keep))
+                count += 1
+            except CapacityError:
+                pass
         else:
             length, strategy, max_tokens, priority, logprobs = action
             prompt = [(3 + priority + i // 7) % VOCAB for i in range(length)]
@@ -112,6 +132,30 @@ def test_random_traffic_replays_clean_whatever_the_clock_says(
     assert summary.copies == stats.copies
     assert summary.preemptions == stats.preemptions
     assert summary.peak_blocks <= blocks
+
+
+def test_a_tree_replays_by_its_operations(tmp_path: Path) -> None:
+    engine = journaled(tmp_path / "j", num_blocks=30, host_slots=30, preemption="swap", prefix_cache=False)
+    node = NodeRef("t", 0)
+    for i in range(6):
+        what = request(f"r{i}", [3] * 18, Sample(n=3, seed=i), max_tokens=8)
+        engine.submit(dataclasses.replace(what, origin=node, keep=NodeRef("t", 10 * i + 10)))
+        run(engine)
+        engine.tree(Share(node, (NodeRef("t", 10 * i + 9),), 16))
+    engine.tree(Release("t", (12, 13)))
+    stats = engine.stats()
+    assert stats.swapped_nodes > 0
+    engine.close()
+    kinds = [record[0] for record in records(tmp_path / "j")]
+    assert kinds.count("tree") == 7
+    found = replay(tmp_path / "j")
+    assert found.ok, found.broken
+
+    def forget(found: list[list[Any]]) -> None:
+        found.remove(nth(found, "tree", 6))
+
+    changed(tmp_path / "j", forget)
+    assert (broken(tmp_path / "j").where, broken(tmp_path / "j").field) == ("stats", "held_nodes")
 
 
 def busy(path: Path, mode: str = "recompute") -> Engine:

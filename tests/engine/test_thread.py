@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import queue
 import threading
 from typing import Any
@@ -18,7 +19,7 @@ from forkdecode.errors import (
     InvalidRequestError,
 )
 from forkdecode.scheduler.events import GroupFailed, GroupFinished
-from forkdecode.scheduler.request import DecodeRequest
+from forkdecode.scheduler.request import DecodeRequest, NodeRef, Release, Share
 from forkdecode.types import Beam, Greedy, Sample
 from tests.scheduler.engines import assert_idle, request, toy_engine
 
@@ -124,6 +125,26 @@ def test_all_of_a_submission_or_none() -> None:
     client.send(request("a", [3], Greedy(), max_tokens=2))
     assert isinstance(client.last("a"), GroupFinished)
     client.thread.close()
+
+
+def test_a_tree_is_carried_out_in_order_with_requests() -> None:
+    client = Client(toy_engine())
+    node, child = NodeRef("t", 0), NodeRef("t", 1)
+    what = request("a", range(3, 15), Greedy(), max_tokens=3)
+    client.send(dataclasses.replace(what, origin=node))
+    client.last("a")
+    client.thread.tree(Share(node, (child,), 11))
+    again = dataclasses.replace(what, request_id="b", origin=child)
+    client.thread.tree(Release("t", (0,)))
+    client.send(again)
+    event = client.last("b")
+    assert isinstance(event, GroupFinished)
+    assert event.usage.cached_tokens == 11
+    client.thread.tree(Release("t"))
+    assert client.thread.stats().used_blocks == 0
+    client.thread.close()
+    client.thread.tree(Release("t"))
+    assert_idle(client.engine)
 
 
 def test_close_while_others_ask() -> None:
