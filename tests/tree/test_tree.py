@@ -1,0 +1,340 @@
+"""Trees of an LLM, from threads and from coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import forkdecode
+from forkdecode import (
+    LLM,
+    AsyncLLM,
+    CapacityError,
+    EngineClosedError,
+    InvalidRequestError,
+    NodeDelta,
+    NodePath,
+    NodeStopped,
+    Options,
+    Sample,
+    Tree,
+    TreeLimits,
+)
+from forkdecode.calls.tree import Node
+from forkdecode.tree.lineages import decode_seed
+from tests.llm.models import PROMPT, TOKENIZER, ids, opened, tiny_llama
+
+WORDS: dict[str, Any] = {"max_tokens": 6, "allowed_token_ids": ids("abc d\n"), "ignore_eos": True}
+LONG: dict[str, Any] = {"max_tokens": 300, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    with opened(block_size=4) as shared:
+        yield shared
+        assert shared.stats().held_nodes == 0
+        # What the last step's copies have read is free from the next step on.
+        shared.decode(PROMPT, max_tokens=2)
+
+
+def test_a_tree_from_prompt_to_answer(llm: LLM) -> None:
+    with llm.tree(PROMPT, seed=5) as tree:
+        assert (tree.root.text, tree.root.id, tree.seed, tree.model) == (PROMPT, 0, 5, llm.info.name)
+        steps = tree.decode(tree.root, Sample(n=4), step="\n", **WORDS)
+        assert [node.parent for node in steps] == [tree.root] * 4
+        assert tree.root.children == tuple(steps)
+        assert all(node.finish_reason == ("step" if node.text[-1] == "\n" else "length") for node in steps)
+        best = max(steps, key=lambda node: node.cumulative_logprob)
+        tree.prune([node for node in steps if node is not best])
+        assert tree.nodes == (tree.root, best)
+        assert all(node.is_pruned for node in steps if node is not best)
+        tool = tree.extend(best, " 42")
+        tail = tree.decode(tool, logprobs=1, **WORDS)[0]
+        assert tail.path_text == PROMPT + best.text + " 42" + tail.text
+        assert tail.completion == best.text + " 42" + tail.text
+        assert tail.path_logprob == best.cumulative_logprob + tail.cumulative_logprob
+        assert tail.logprobs is not None
+        assert len(tail.logprobs) == 6
+        assert tail.path_token_ids == (*tree.root.token_ids, *best.token_ids, *ids(" 42"), *tail.token_ids)
+        assert tail.num_tokens == len(tail.path_token_ids)
+        expected = llm.decode(tool.path_token_ids, logprobs=1, **WORDS).candidates[0]
+        assert (tail.token_ids, tail.text) == (expected.token_ids, expected.text)
+        assert expected.logprobs is not None
+        mine = [token.logprob for token in tail.logprobs]
+        assert mine == pytest.approx([token.logprob for token in expected.logprobs], abs=1e-3)
+        back = tree.truncate(tail, tool.num_tokens + 2)
+        assert back.token_ids == tail.token_ids[:2]
+        assert (back.parent, tree.node(back.id)) == (tool, back)
+        tree.pin(back, ttl=60)
+        tree.unpin([back])
+        tree.finish(tail)
+        assert tail.is_finished
+        with pytest.raises(InvalidRequestError, match="finished"):
+            tree.decode(tail)
+
+
+def test_nodes_are_what_ordinary_requests_give(llm: LLM) -> None:
+    strategy = Sample(n=2, temperature=0.9)
+    options = LONG | {"max_tokens": 9, "repetition_penalty": 1.1}
+    with llm.tree(PROMPT, seed=9) as tree:
+        middle = tree.decode(tree.root, Sample(n=2), max_tokens=5, ignore_eos=True)
+        forks = tree.fork(middle[1], 2)
+        for node in (*middle, *forks):
+            made = tree.decode(node, strategy, seed=6, **options)
+            seeded = replace(strategy, seed=decode_seed(node.lineage, 6))
+            alone = llm.decode(node.path_token_ids, seeded, **options)
+            assert [n.token_ids for n in made] == [c.token_ids for c in alone.candidates]
+            expected = [candidate.cumulative_logprob for candidate in alone.candidates]
+            assert [n.cumulative_logprob for n in made] == pytest.approx(expected, abs=1e-3)
+
+
+def test_a_node_draws_anew_each_time_and_the_same_in_another_tree(llm: LLM) -> None:
+    trees = [llm.tree(PROMPT, seed=2) for _ in range(2)]
+    drawn = []
+    for tree in trees:
+        first = tree.decode(tree.root, Sample(n=2), **WORDS)
+        again = tree.decode(tree.root, Sample(n=2), **WORDS)
+        assert len({node.token_ids for node in first + again}) == 4
+        assert [n.token_ids for n in tree.decode(tree.root, Sample(n=2), seed=1, **WORDS)] == [
+            n.token_ids for n in again
+        ]
+        named = tree.decode(tree.root, Sample(seed=7), **WORDS)
+        forks = tree.fork(tree.root, 2) + tree.fork(tree.root, 1)
+        assert len({fork.lineage for fork in forks}) == 3
+        drawn.append([n.token_ids for n in first + again + named + tree.decode(forks, Sample(), **WORDS)])
+        tree.close()
+    assert drawn[0] == drawn[1]
+    with llm.tree(PROMPT) as other:
+        assert other.seed != 2
+
+
+def test_scores(llm: LLM) -> None:
+    with llm.tree(PROMPT) as tree:
+        one, two = tree.decode(tree.root, Sample(n=2), **WORDS)
+        alone = llm.score(one.path_token_ids, ["a", (1, 2)], top_logprobs=2)
+        scores = tree.score(one, ["a", (1, 2)], top_logprobs=2)
+        for mine, other in zip(scores, alone.continuations, strict=True):
+            assert (mine.token_ids, mine.text) == (other.token_ids, other.text)
+            assert mine.cumulative_logprob == pytest.approx(other.cumulative_logprob, abs=1e-3)
+            assert [len(token.top) for token in mine.logprobs] == [2] * len(mine.token_ids)
+        own = tree.score([one, two])
+        assert [s[0].token_ids for s in own] == [one.token_ids, two.token_ids]
+
+
+def test_a_stream_tells_all_and_stops_when_closed(llm: LLM) -> None:
+    with llm.tree(PROMPT) as tree:
+        stream = tree.stream(tree.root, Sample(n=2), **WORDS)
+        events = list(stream)
+        for node in stream.nodes:
+            mine = [event for event in events if event.node == node.id]
+            assert "".join(e.text for e in mine if isinstance(e, NodeDelta)) == node.text
+            assert isinstance(mine[-1], NodeStopped)
+        with tree.stream(tree.root, Sample(n=2), **LONG) as long:
+            next(long)
+        tree.wait(long.nodes)
+        assert {node.finish_reason for node in long.nodes} == {"cancelled"}
+        assert all(len(node.token_ids) < 300 for node in long.nodes)
+        dropped = tree.stream(tree.root, Sample(), **LONG)
+        nodes = dropped.nodes
+        del dropped
+        tree.wait(nodes)
+        assert nodes[0].finish_reason == "cancelled"
+
+
+def test_starting_waiting_and_stopping(llm: LLM) -> None:
+    with llm.tree(PROMPT) as tree:
+        nodes = tree.start(tree.root, Sample(n=2), **LONG)
+        assert all(node.is_generating for node in nodes)
+        with pytest.raises(TimeoutError):
+            tree.wait(nodes, timeout=0)
+        with pytest.raises(InvalidRequestError, match="still being generated"):
+            tree.decode(nodes[0])
+        tree.stop(nodes[0])
+        assert (nodes[0].state, nodes[0].finish_reason) == ("stopped", "cancelled")
+        tree.prune(nodes[1])
+        assert nodes[1].is_pruned
+        assert not nodes[1].is_generating
+        tree.wait(nodes)
+        assert tree.decode(nodes[0], **WORDS)
+
+
+def test_what_is_exported_is_plain_and_comes_back(llm: LLM) -> None:
+    with llm.tree(PROMPT, seed=3) as tree:
+        nodes = tree.decode(tree.root, Sample(n=2), **WORDS)
+        text = json.dumps([path.to_json() for path in tree.export([tree.root, *nodes])])
+        expected = tree.decode(nodes, Sample(n=2), **WORDS)
+    with llm.tree() as other:
+        with pytest.raises(InvalidRequestError, match="without one"):
+            _ = other.root
+        root, *back = other.import_(NodePath.of_json(plain) for plain in json.loads(text))
+        assert other.root is root
+        assert [node.parent for node in back] == [root, root]
+        assert [node.path_text for node in back] == [node.path_text for node in nodes]
+        found = other.decode(back, Sample(n=2), **WORDS)
+        assert [n.token_ids for n in found] == [n.token_ids for n in expected]
+
+
+WRONG: dict[str, tuple[Callable[[Tree], object], str]] = {
+    "no node": (lambda tree: tree.decode(0), "nodes"),  # type: ignore[arg-type]
+    "nodes": (lambda tree: tree.prune("all"), "nodes"),  # type: ignore[arg-type]
+    "node": (lambda tree: tree.fork(0), "node"),  # type: ignore[arg-type]
+    "option": (lambda tree: tree.decode(tree.root, colour=1), "colour"),
+    "both": (lambda tree: tree.decode(tree.root, options=Options(), stop="a"), "stop"),
+    "beam": (lambda tree: tree.decode(tree.root, forkdecode.Beam()), "strategy"),  # type: ignore[arg-type]
+    "number": (lambda tree: tree.node(99), "node"),
+    "long": (lambda tree: tree.decode(tree.root, max_tokens=10_000), "max_tokens"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_arguments_are_named(llm: LLM, case: str) -> None:
+    call, field = WRONG[case]
+    with llm.tree(PROMPT) as tree:
+        with pytest.raises(InvalidRequestError) as caught:
+            call(tree)
+        assert caught.value.field == field
+        assert tree.decode(tree.root, max_tokens=1)
+
+
+def test_wrong_prompts_and_limits(llm: LLM) -> None:
+    for prompt in ("", [], [99999], 5):
+        with pytest.raises(InvalidRequestError, match="prompt"):
+            llm.tree(prompt)  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequestError, match="seed"):
+        llm.tree(PROMPT, seed=-1)
+    with llm.tree(PROMPT, limits=TreeLimits(max_nodes=2)) as tree, pytest.raises(CapacityError):
+        tree.fork(tree.root, 2)
+
+
+def test_threads_share_a_tree(llm: LLM) -> None:
+    with llm.tree(PROMPT, seed=4) as tree:
+        forks = tree.fork(tree.root, 8)
+        start = threading.Barrier(8)
+
+        def work(node: Node) -> list[tuple[int, ...]]:
+            start.wait()
+            found = []
+            for _ in range(3):
+                [child] = tree.decode(node, Sample(), **WORDS)
+                found.append(child.token_ids)
+                node = child
+            return found
+
+        with ThreadPoolExecutor(8) as pool:
+            together = list(pool.map(work, forks))
+        assert len(tree.nodes) == 1 + 8 + 24
+    with llm.tree(PROMPT, seed=4) as tree:
+        start = threading.Barrier(1)
+        assert [work(node) for node in tree.fork(tree.root, 8)] == together
+
+
+def test_a_tree_that_is_closed_or_dropped_leaves_nothing(llm: LLM) -> None:
+    tree = llm.tree(PROMPT)
+    tree.start(tree.root, Sample(n=2), **LONG)
+    tree.close()
+    tree.close()
+    with pytest.raises(EngineClosedError):
+        tree.fork(tree.root)
+    dropped = llm.tree(PROMPT)
+    dropped.decode(dropped.root, **WORDS)
+    del dropped
+    gc.collect()
+    assert llm.stats().held_nodes == 0
+
+
+def test_waiting_ends_when_another_thread_closes_the_tree(llm: LLM) -> None:
+    tree = llm.tree(PROMPT)
+    nodes = tree.start(tree.root, Sample(n=2), **LONG)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(tree.wait, nodes)
+        tree.close()
+        assert isinstance(waiting.exception(), EngineClosedError) or not nodes[0].is_generating
+
+
+def test_an_engine_that_is_closed_ends_what_runs() -> None:
+    llm = LLM(tiny_llama(), tokenizer=TOKENIZER, num_blocks=512, threads=1)
+    tree = llm.tree(PROMPT)
+    [node] = tree.start(tree.root, **LONG)
+    llm.close()
+    tree.wait(node)
+    if node.error is not None:  # it may have been done before
+        assert isinstance(node.error, EngineClosedError)
+        assert node.finish_reason == "failed"
+    with pytest.raises(EngineClosedError):
+        tree.decode(tree.root)
+    tree.close()
+
+
+def test_coroutines() -> None:
+    async def main() -> None:
+        async with await AsyncLLM.create(
+            tiny_llama(), tokenizer=TOKENIZER, num_blocks=4096, threads=1
+        ) as llm:
+            async with await llm.tree(PROMPT, seed=4) as tree:
+                root = tree.root
+                forks = await tree.fork(root, 3)
+                parts = await asyncio.gather(*(tree.decode(f, Sample(n=2), **WORDS) for f in forks))
+                assert [len(part) for part in parts] == [2, 2, 2]
+                child = parts[0][0]
+                own = [child.path_token_ids, child.text]
+                again = await tree.decode(forks, Sample(n=2), seed=0, **WORDS)
+                assert [n.token_ids for n in again] == [n.token_ids for part in parts for n in part]
+                assert [(await tree.extend(child, "!")).path_token_ids[:-1], child.text] == own
+                events = [event async for event in tree.stream(root, Sample(n=2), **WORDS)]
+                assert sum(isinstance(event, NodeStopped) for event in events) == 2
+                scores = await tree.score(child, ["a"])
+                assert scores[0].token_ids == ids("a")
+                await tree.pin(child)
+                await tree.unpin(child)
+                assert (await tree.truncate(child, child.num_tokens - 1)).token_ids == child.token_ids[:-1]
+                paths = await tree.export(child)
+                assert (await tree.import_(paths))[0].path_text == child.path_text
+                await tree.finish(child)
+                with pytest.raises(InvalidRequestError, match="finished"):
+                    await tree.decode(child)
+                await _cancelled(tree)
+            with pytest.raises(EngineClosedError):
+                await tree.fork(root)
+            dropped = await llm.tree(PROMPT)
+            await dropped.start(dropped.root, **LONG)
+            del dropped
+            gc.collect()
+            while (stats := await llm.stats()).held_nodes + stats.running_groups:
+                await asyncio.sleep(0)
+            # What the last step's copies have read is free from the next step on.
+            await llm.decode(PROMPT, max_tokens=2)
+            assert (await llm.stats()).used_blocks == 0
+
+    asyncio.run(main())
+
+
+async def _cancelled(tree: forkdecode.AsyncTree) -> None:
+    """A decode whose await is cancelled leaves no nodes; a stream that is left stops its own."""
+    before = tree.nodes
+    task = asyncio.create_task(tree.decode(tree.root, Sample(n=2), **LONG))
+    while len(tree.nodes) == len(before):
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    while tree.nodes != before:
+        await asyncio.sleep(0)
+    stream = tree.stream(tree.root, **LONG)
+    event = await anext(stream)
+    await stream.aclose()  # type: ignore[attr-defined]
+    node = tree.node(event.node)
+    await tree.wait(node)
+    assert node.finish_reason == "cancelled"
+    started = await tree.start(tree.root, Sample(n=2), **LONG)
+    waiting = asyncio.create_task(tree.wait(started))
+    await tree.stop(started[0])
+    await tree.prune(started[1])
+    await waiting
