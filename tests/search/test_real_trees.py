@@ -1,0 +1,67 @@
+"""Every policy on trees of a real engine: in process, by threads and by an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from forkdecode import LLM, AsyncLLM, Options, Sample
+from forkdecode.search import Budget, Decoding, SearchResult, run, run_async
+from tests.search.test_run import POLICIES
+from tests.search.world import rewards
+from tests.tiny_model import save_tiny_llama
+
+DECODING = Decoding(
+    Sample(temperature=1.2), step=("e", " "), step_tokens=5, max_tokens=20, options=Options(stop=("a", "b"))
+)
+BUDGET = Budget(tokens=90)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(save_tiny_llama(tmp_path_factory.mktemp("models") / "tiny", max_position_embeddings=512))
+
+
+@pytest.fixture(scope="module")
+def llm(folder: str) -> Iterator[LLM]:
+    with LLM(folder, num_blocks=1024, threads=1) as llm:
+        yield llm
+
+
+@pytest.fixture(scope="module")
+def in_a_loop(folder: str) -> dict[str, SearchResult]:
+    async def searches() -> dict[str, SearchResult]:
+        async with AsyncLLM(folder, num_blocks=1024, threads=1) as llm:
+
+            async def one(name: str) -> SearchResult:
+                async with await llm.tree("hello", seed=4) as tree:
+                    return await run_async(tree, POLICIES[name](), rewards, budget=BUDGET, decoding=DECODING)
+
+            return dict(zip(POLICIES, await asyncio.gather(*map(one, POLICIES)), strict=True))
+
+    return asyncio.run(searches())
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_policy_in_process(name: str, llm: LLM, in_a_loop: dict[str, SearchResult]) -> None:
+    with llm.tree("hello", seed=4) as tree:
+        result = run(tree, POLICIES[name](), rewards, budget=BUDGET, decoding=DECODING)
+        assert 0 < result.spent.tokens <= 90
+        for branch in (*result.finished, *result.unfinished):
+            node = tree.node(branch.id)
+            assert node.token_ids == branch.token_ids
+            assert node.completion == branch.transcript
+            assert branch.is_finished == (node.finish_reason in ("eos", "stop"))
+    elsewhere = in_a_loop[name]  # all of them at once, in one batch
+    assert [b.id for b in elsewhere.finished] == [b.id for b in result.finished]
+    assert [b.transcript for b in elsewhere.finished] == [b.transcript for b in result.finished]
+    assert replace(elsewhere.spent, seconds=0.0) == replace(result.spent, seconds=0.0)
+
+
+def test_nothing_is_held_after_a_search(llm: LLM) -> None:
+    with llm.tree("hello", seed=4) as tree:
+        run(tree, POLICIES["step beam"](), rewards, budget=BUDGET, decoding=DECODING)
+    assert llm.stats().held_nodes == 0
