@@ -200,6 +200,18 @@ def test_pruning_cancels_what_runs_there_and_nothing_else() -> None:
     tree.close()
 
 
+def test_pruned_and_finished_nodes_hold_nothing() -> None:
+    tree = Driven(port=InlinePort(prefix_cache=False))
+    made = tree.ran(Decode(1, (0,), Sample(n=3), SHORT))
+    assert tree.port.stats().held_nodes == tree.session.held_nodes == 4
+    tree.accepted(Prune(2, (made[0].node,)))
+    assert tree.port.stats().held_nodes == tree.session.held_nodes == 3
+    tree.accepted(Finish(3, (made[1].node,)))
+    assert tree.port.stats().held_nodes == tree.session.held_nodes == 2
+    assert tree.port.stats().used_blocks <= tree.session.blocks
+    tree.close()
+
+
 def test_pruning_without_the_subtree_leaves_children_that_go_on() -> None:
     tree = Driven()
     tree.ran(Decode(1, (0,), Greedy(), SHORT))

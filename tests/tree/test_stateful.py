@@ -167,12 +167,13 @@ class Trees(RuleBasedStateMachine):
 
     @rule(
         which=st.integers(0, 1),
-        picks=st.lists(st.integers(0, 30), min_size=1, max_size=2, unique=True),
+        picks=st.lists(st.integers(0, 12), min_size=1, max_size=2, unique=True),
         n=st.integers(0, 3),
         seed=st.integers(0, 1),
         choice=st.integers(0, len(OPTIONS) - 1),
+        steps=st.sampled_from((0, 2, 20)),
     )
-    def decode(self, which: int, picks: list[int], n: int, seed: int, choice: int) -> None:
+    def decode(self, which: int, picks: list[int], n: int, seed: int, choice: int, steps: int) -> None:
         model = self._model(which)
         numbers = tuple(dict.fromkeys(pick % (model.made + 1) for pick in picks))
         options: dict[str, Any] = dict(OPTIONS[choice])
@@ -203,15 +204,19 @@ class Trees(RuleBasedStateMachine):
             fine=fine,
             made=made,
         )
+        self.step(steps)
 
     @rule(count=st.integers(1, 8))
+    def some_steps(self, count: int) -> None:
+        self.step(count)
+
     def step(self, count: int) -> None:
         for _ in range(count):
             self.port.step()
             for model in self.models:
                 model.tree.pump()
 
-    @rule(which=st.integers(0, 1), pick=st.integers(0, 30), n=st.integers(1, 3), seed=st.integers(0, 5))
+    @rule(which=st.integers(0, 1), pick=st.integers(0, 12), n=st.integers(1, 3), seed=st.integers(0, 5))
     def fork(self, which: int, pick: int, n: int, seed: int) -> None:
         model = self._model(which)
         number = pick % (model.made + 1)
@@ -228,7 +233,7 @@ class Trees(RuleBasedStateMachine):
 
     @rule(
         which=st.integers(0, 1),
-        pick=st.integers(0, 30),
+        pick=st.integers(0, 12),
         text=st.sampled_from(("a", " world", "é", "hello\n")),
     )
     def extend(self, which: int, pick: int, text: str) -> None:
@@ -242,7 +247,7 @@ class Trees(RuleBasedStateMachine):
             made.append(Plain(node.path + given, len(node.path), node.depth + 1, lineage, node.base, number))
         model.send(Extend(model.tree.next_id(), number, text), fine=fine, made=made)
 
-    @rule(which=st.integers(0, 1), pick=st.integers(0, 30), back=st.integers(0, 9))
+    @rule(which=st.integers(0, 1), pick=st.integers(0, 12), back=st.integers(0, 9))
     def truncate(self, which: int, pick: int, back: int) -> None:
         model = self._model(which)
         number = pick % (model.made + 1)
@@ -265,7 +270,7 @@ class Trees(RuleBasedStateMachine):
             made.append(Plain(node.path[:length], start, depth, lineage, node.base, parent, state))
         model.send(Truncate(model.tree.next_id(), number, length), fine=fine, made=made)
 
-    @rule(which=st.integers(0, 1), pick=st.integers(0, 30), subtree=st.booleans())
+    @rule(which=st.integers(0, 1), pick=st.integers(0, 12), subtree=st.booleans())
     def prune(self, which: int, pick: int, subtree: bool) -> None:
         model = self._model(which)
         number = pick % (model.made + 1)
@@ -274,7 +279,7 @@ class Trees(RuleBasedStateMachine):
             for gone in model.below(number) if subtree else {number}:
                 del model.nodes[gone]
 
-    @rule(which=st.integers(0, 1), pick=st.integers(0, 30), finish=st.booleans())
+    @rule(which=st.integers(0, 1), pick=st.integers(0, 12), finish=st.booleans())
     def stop(self, which: int, pick: int, finish: bool) -> None:
         model = self._model(which)
         number = pick % (model.made + 1)
@@ -289,13 +294,13 @@ class Trees(RuleBasedStateMachine):
             if finish:
                 node.state = "finished"
 
-    @rule(which=st.integers(0, 1), pick=st.integers(0, 30), ttl=st.sampled_from((None, 5.0, 100.0)))
+    @rule(which=st.integers(0, 1), pick=st.integers(0, 12), ttl=st.sampled_from((None, 5.0, 100.0)))
     def pin(self, which: int, pick: int, ttl: float | None) -> None:
         model = self._model(which)
         number = pick % (model.made + 1)
         model.send(Pin(model.tree.next_id(), (number,), ttl), fine=number in model.nodes)
 
-    @rule(which=st.integers(0, 1), pick=st.integers(0, 30))
+    @rule(which=st.integers(0, 1), pick=st.integers(0, 12))
     def unpin(self, which: int, pick: int) -> None:
         model = self._model(which)
         number = pick % (model.made + 1)
@@ -306,7 +311,7 @@ class Trees(RuleBasedStateMachine):
         for model in self.models:
             model.tree.now += seconds
 
-    @rule(which=st.integers(0, 1), pick=st.integers(0, 30), own=st.booleans())
+    @rule(which=st.integers(0, 1), pick=st.integers(0, 12), own=st.booleans())
     def score(self, which: int, pick: int, own: bool) -> None:
         model = self._model(which)
         number = pick % (model.made + 1)
@@ -351,7 +356,9 @@ class Trees(RuleBasedStateMachine):
         for model in self.models:
             model.check()
         self.port.engine.scheduler.check()
-        assert self.port.stats().used_blocks <= sum(model.tree.session.blocks for model in self.models)
+        stats, sessions = self.port.stats(), [model.tree.session for model in self.models]
+        assert stats.used_blocks <= sum(session.blocks for session in sessions)
+        assert stats.held_nodes <= sum(session.held_nodes for session in sessions)
 
     def teardown(self) -> None:
         if not hasattr(self, "port"):
