@@ -329,7 +329,7 @@ async def _cancelled(tree: forkdecode.AsyncTree) -> None:
         await asyncio.sleep(0)
     stream = tree.stream(tree.root, **LONG)
     event = await anext(stream)
-    await stream.aclose()  # type: ignore[attr-defined]
+    await stream.aclose()
     node = tree.node(event.node)
     await tree.wait(node)
     assert node.finish_reason == "cancelled"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import weakref
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
@@ -128,8 +128,9 @@ class AsyncTree:
         seed: int | None = None,
         options: Options | None = None,
         **given: Any,
-    ) -> AsyncIterator[NodeDelta | NodeStopped]:
-        """Tree.stream as an async generator: the command is sent when it is first asked for an event."""
+    ) -> AsyncGenerator[NodeDelta | NodeStopped, None]:
+        """Tree.stream as an async generator: the command is sent when it is first asked for an event.
+        Closing it stops the children where they are."""
         verb = verbs.decode(nodes, strategy, step, seed, options, given, at_once=True, stream=True)
         reply = await self._send(verb)
         events = reply.events
