@@ -54,6 +54,7 @@ sys.meta_path.insert(0, OnlyThese())
 import asyncio
 import forkdecode
 from forkdecode import AsyncClient, Beam, BestOf, Client, Tls, UnavailableError
+from forkdecode.search import Mcts, StepBeam, YesNoScorer, run
 
 client = Client("127.0.0.1:9", retries=0)
 for call in (

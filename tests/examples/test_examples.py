@@ -15,6 +15,8 @@ from tests.server.servers import running_server
 from tests.tiny_model import save_tiny_llama
 
 FOLDER = Path(__file__).parents[2] / "examples"
+SPENT = r"^\d+ tokens in \d+ branches, \d+ of them finished\n"
+BEST = r"(\d\.\d\d [\"'].*|none is whole)\n$"
 SHOWN = {
     "async_many": r"(red|green|blue|white|black): '.*'\n" * 5,
     "beam": r"1\. -\d+\.\d+ '.*'\n2\. (.*\n)3\. (.*\n)4\. ",
@@ -24,6 +26,13 @@ SHOWN = {
     "logprobs": r"('.*' -\d+\.\d\d \(after the penalty -?\d+\.\d\d\); .*, .*, .*\n)+",
     "mixed_batch": r"Greedy: .*\nSample: .*\nBestOf: .*\nBeam: .*\nthe samples are the same alone: True",
     "samples": r"0: .*\n1: .*\n2: .*\n3: .*\nthe same again: True",
+    "search_ab_mcts": SPENT + r"(\d\.\d at depth \d: .*\n)*$",
+    "search_adaptive": SPENT + r"(.*: \d+ votes\n)*the first is ahead with a confidence of 0\.\d{3}",
+    "search_best_of_n": SPENT + r"(.*: weight \d\.\d\d of \d+ answers\n)*\d+ answers are unfinished",
+    "search_dvts": SPENT + BEST,
+    "search_mcts": SPENT + r"(  \d+ visits, value \d\.\d\d: .*\n)+" + BEST,
+    "search_rebase": SPENT + BEST,
+    "search_step_beam": SPENT + BEST,
     "self_consistency": r"(\d+: \d+ of 16 chains\n)*\d+ chains reach no number\nthe .* [5-9]\d% of",
     "shaping": r"(eos|stop|length): [\"']Today",
     "sharing": r"blocks of 16.*\n\d+ blocks without sharing, \d+ with\n[5-9]\d% saved over time, \d+ ",
@@ -32,6 +41,7 @@ SHOWN = {
     "uncertainty": r"(.*\?.*\n|Name .*\n)  \d+ of 16 say .*; entropy \d\.\d\d bits\n  mean .* -\d.*, spread",
 }
 REMOTE = ["best_of_scorer", "live_beams", "self_consistency", "translate_beam", "uncertainty"]
+REMOTE += [name for name in SHOWN if name.startswith("search_")]
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,35 @@
+"""AB-MCTS by the package treequest: new answers, or another try at one? (extra `search`)
+
+Runs the model in this process, or asks a server: --server 127.0.0.1:50051. The checker runs here either way.
+"""
+
+import argparse
+
+from forkdecode import DEFAULT_MODEL, LLM, Client, Options, Sample
+from forkdecode.search import Branch, Budget, Decoding, How, TreeQuest, each, run
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("model", nargs="?", default=DEFAULT_MODEL)
+parser.add_argument("--server", metavar="HOST:PORT")
+args = parser.parse_args()
+
+prompt = "Here is a list of five animals, one a line, no two with the same first letter.\n\n"
+decoding = Decoding(Sample(temperature=0.8), max_tokens=160, options=Options(stop="\n\n"))
+
+
+def kept(branch: Branch) -> float:
+    """How much of what is asked is kept: five lines, five first letters."""
+    lines = [line.strip(" -*.0123456789").lower() for line in branch.completion.splitlines()]
+    letters = {line[0] for line in lines if line}
+    return max(0, min(len(letters), 5) - abs(len(lines) - 5)) / 5
+
+
+with Client(args.server) if args.server else LLM(args.model) as llm, llm.tree(prompt, seed=1) as tree:
+    search = TreeQuest(  # ABMCTSA() by default; any algorithm of treequest's
+        actions={"try": How(whole=True, after="\n\nAnother such list:\n\n")}, trials=8, seed=1
+    )
+    result = run(tree, search, each(kept), budget=Budget(tokens=400), decoding=decoding)
+    spent = result.spent
+    print(f"{spent.tokens} tokens in {spent.nodes} branches, {len(result.finished)} of them finished")
+    for branch in result.finished[:3]:
+        print(f"{branch.score:.1f} at depth {branch.depth}: {branch.completion.split()}")

@@ -1,0 +1,36 @@
+"""Adaptive-Consistency: samples until the vote is decided, as sure as 95 %.
+
+Runs the model in this process, or asks a server: --server 127.0.0.1:50051. The votes are counted here.
+"""
+
+import argparse
+import re
+
+from forkdecode import DEFAULT_MODEL, LLM, Client, Options, Sample
+from forkdecode.search import AdaptiveConsistency, Decoding, lead_confidence, run
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("model", nargs="?", default=DEFAULT_MODEL)
+parser.add_argument("--server", metavar="HOST:PORT")
+args = parser.parse_args()
+
+prompt = "Question: What is 6 times 7?\nAnswer: 42\n\nQuestion: What is 3 plus 4?\nAnswer:"
+decoding = Decoding(Sample(temperature=0.7), max_tokens=8, options=Options(stop="\n"))
+
+
+def answer(text: str) -> str | None:
+    """The first number."""
+    found = re.search(r"\d+", text)
+    return found[0] if found else None
+
+
+with Client(args.server) if args.server else LLM(args.model) as llm, llm.tree(prompt, seed=1) as tree:
+    search = AdaptiveConsistency(answer, n=40, confidence=0.95, batch=4)
+    result = run(tree, search, decoding=decoding)
+    spent = result.spent
+    print(f"{spent.tokens} tokens in {spent.nodes} branches, {len(result.finished)} of them finished")
+    votes = search.votes()
+    for vote in votes[:3]:
+        print(f"{vote.answer}: {vote.count} votes")
+    first, second = ([vote.count for vote in votes] + [0, 0])[:2]
+    print(f"the first is ahead with a confidence of {lead_confidence(first, second):.3f}")
