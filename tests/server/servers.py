@@ -11,7 +11,8 @@ import io
 import itertools
 import json
 import threading
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -100,12 +101,18 @@ def backend_of(llm: LLM) -> Backend:
 
 @asynccontextmanager
 async def serving(
-    backend: Backend | LLM, *, metrics: Metrics | None = None, **settings: Any
+    backend: Backend | LLM,
+    *,
+    metrics: Metrics | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    **settings: Any,
 ) -> AsyncIterator[Running]:
     """A server in the running loop, on a free port of loopback unless `listen` says otherwise."""
     log = Log()
     found = backend_of(backend) if isinstance(backend, LLM) else backend
-    server = Server(ServerSettings(**{"listen": LOOPBACK, **settings}), json_logger(log), metrics)
+    server = Server(
+        ServerSettings(**{"listen": LOOPBACK, **settings}), json_logger(log), metrics, clock=clock
+    )
     address = server.bind()
     await server.start(found)
     try:
@@ -116,7 +123,11 @@ async def serving(
 
 @contextmanager
 def running_server(
-    backend: Backend | LLM, *, metrics: Metrics | None = None, **settings: Any
+    backend: Backend | LLM,
+    *,
+    metrics: Metrics | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    **settings: Any,
 ) -> Iterator[Running]:
     """The same in a thread."""
     started: list[Running] = []
@@ -124,7 +135,7 @@ def running_server(
     failure: list[BaseException] = []
 
     async def serve() -> None:
-        async with serving(backend, metrics=metrics, **settings) as running:
+        async with serving(backend, metrics=metrics, clock=clock, **settings) as running:
             started.append(running)
             ready.set()
             await asyncio.to_thread(done.wait)
