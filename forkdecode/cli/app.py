@@ -160,6 +160,13 @@ def serve(
     grace: Annotated[
         float, typer.Option("--grace", help="Seconds that running requests get after SIGTERM.")
     ] = 30.0,
+    max_sessions: Annotated[int, typer.Option("--max-sessions", help="Tree sessions at a time.")] = 256,
+    tree_grace: Annotated[
+        float, typer.Option("--tree-grace", help="Seconds that a tree session without a connection is kept.")
+    ] = 60.0,
+    tree_idle: Annotated[
+        float, typer.Option("--tree-idle", help="Seconds until an unused tree session is ended.")
+    ] = 3600.0,
     log_prompts: Annotated[bool, typer.Option("--log-prompts", help="Write prompts to the log.")] = False,
     debug: Debug = False,
     **flags: Any,
@@ -170,6 +177,7 @@ def serve(
     from forkdecode.server.app import ServerSettings
     from forkdecode.server.auth import OPEN, read_tokens
     from forkdecode.server.tls import tls_files
+    from forkdecode.server.trees import TreeSettings
 
     settings = ServerSettings(
         listen=listen,
@@ -180,6 +188,7 @@ def serve(
         tokens=OPEN if tokens is None else read_tokens(tokens),
         insecure_public=insecure_public,
         log_prompts=log_prompts,
+        trees=TreeSettings(max_sessions, tree_grace, tree_idle),
     )
     plan = ServePlan(given(flags), settings, metrics_listen, journal, grace)
     raise typer.Exit(serve_until_told(plan))

@@ -213,8 +213,15 @@ def test_a_port_that_is_taken_is_an_oserror(metrics: Metrics, server: MetricsSer
         Metrics().start_http(server.address)
 
 
+class NoTrees:
+    """A server's tree sessions when there are none."""
+
+    count = num_detached = num_nodes = 0
+
+
 def test_the_docs_name_every_series_and_no_other(metrics: Metrics, server: MetricsServer) -> None:
     metrics.watch_engine(lambda: STATS)
+    metrics.watch_trees(NoTrees())
     seen = set()
     for name, family in Scraped(server).families.items():
         if name.startswith("forkdecode_") and not name.endswith("_created"):
