@@ -195,4 +195,6 @@ def test_a_node_whose_parent_is_gone_goes_on_as_before() -> None:
     assert [n.token_ids for n in results[0]] == [n.token_ids for n in results[1]]
     lengths = [len(tree.path(tree.accepted(Truncate(5, 2, 12))[0].node)) for tree in (one, other)]
     assert lengths == [12, 12]
+    again = one.accepted(Truncate(6, 3 + len(results[0]), 11))[0]
+    assert one.path(again.node) == before[:11]
     one.close()

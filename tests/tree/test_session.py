@@ -329,7 +329,9 @@ def test_limits_refuse_by_name_and_pruning_makes_room() -> None:
     # Tokens that were reserved and not generated are free again.
     tree.accepted(Prune(9, (child.node,)))
     assert tree.ran(Decode(10, (3,), Greedy(), Options(max_tokens=15, allowed_token_ids=(EOS_ID,))))
-    assert tree.ran(Decode(11, (0,), Greedy(), Options(max_tokens=15)))
+    for i in range(11, 15):
+        [made] = tree.ran(Decode(i, (0,), Greedy(), Options(max_tokens=15, ignore_eos=True)))
+        tree.accepted(Prune(i, (made.node,)))
     tree.close()
 
 
@@ -354,6 +356,36 @@ def test_idle_nodes_give_up_their_blocks_to_new_ones_unless_pinned() -> None:
     tree.accepted(Pin(11, everything, ttl=10.0))
     tree.now += 11.0
     assert tree.ran(Decode(12, (0,), Sample(n=2, seed=8), options))
+    tree.close()
+
+
+def test_what_is_reserved_for_a_decode_shrinks_as_its_nodes_end() -> None:
+    tree = Driven(limits=TreeLimits(max_blocks=40))
+    allowed = Options(max_tokens=16, allowed_token_ids=ids("abcd"), stop=("a",))
+    tree.accepted(Decode(1, (0,), Sample(n=6), allowed))
+    reserved = [tree.session.blocks]
+    while tree.step():
+        reserved.append(tree.session.blocks)
+        assert tree.port.stats().used_blocks <= tree.session.blocks
+    assert reserved == sorted(reserved, reverse=True)
+    assert len(set(reserved)) > 3
+    assert reserved[-1] < reserved[0] / 2
+    tree.close()
+
+
+def test_a_node_is_not_idle_while_something_runs_on_it() -> None:
+    tree = Driven(limits=TreeLimits(idle_ttl=10.0))
+    tree.accepted(Decode(1, (0,), Sample(), Options(max_tokens=30, ignore_eos=True)))
+    tree.step()
+    tree.now = 20.0
+    tree.session.expire()
+    assert tree.session.held_nodes == 1
+    tree.run()
+    tree.session.expire()
+    assert tree.session.held_nodes == 1
+    tree.now = 40.0
+    tree.session.expire()
+    assert tree.session.held_nodes == tree.port.stats().held_nodes == 0
     tree.close()
 
 
