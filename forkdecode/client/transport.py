@@ -31,6 +31,11 @@ from forkdecode.tree_types import TreeOpened
 Put: TypeAlias = Callable[[list[Event] | ForkdecodeError], None]
 """Takes a request's events; an error, or a list that ends with Finished, is the last. Must not block."""
 
+_STATUS_SECONDS = 10.0
+"""How long a server may take to end a call after its result."""
+_LAST_STATUS = 1.0
+"""The same once the client is closed."""
+
 
 class Transport:
     """Belongs to the event loop that first uses it: all but the constructor runs there."""
@@ -42,6 +47,7 @@ class Transport:
         self._stub: Any = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._trees: set[TreeCall] = set()
+        self._endings: set[asyncio.Task[None]] = set()
         self._closed = False
 
     def start(self, letter: Letter, put: Put, timeout: float | None) -> asyncio.Task[None]:
@@ -133,6 +139,8 @@ class Transport:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._endings:
+            await asyncio.wait(list(self._endings), timeout=_LAST_STATUS)
         if self._channel is not None:
             channel, self._channel = self._channel, None
             await channel.close()
@@ -162,24 +170,43 @@ class Transport:
                     found = events.of(message)
                     put(found)
                     if found and isinstance(found[-1], Finished):
+                        self._see_out(call)
                         return
                 failure: ForkdecodeError = UnavailableError(
                     "the server ended the stream without a result", request_id=letter.request_id
                 )
             except grpc.aio.AioRpcError as error:
                 failure = _told(error, letter.request_id, timeout)
-            finally:
-                call.cancel()  # no effect on one that has ended
+            except BaseException:
+                call.cancel()
+                raise
             delay = None if heard else attempts.delay(failure)
             if delay is None:
                 put(failure)
                 return
             await asyncio.sleep(delay)
 
+    def _see_out(self, call: Any) -> None:
+        """Takes the status of a call whose result is there, while nobody waits for it: to a server whose
+        caller hangs up before, the request was cancelled."""
+        task = asyncio.get_running_loop().create_task(_ended(call))
+        self._endings.add(task)
+        task.add_done_callback(self._endings.discard)
+
     def _cancelled(self, request_id: str | None) -> ForkdecodeError:
         if self._closed:
             return EngineClosedError("the client was closed", request_id=request_id)
         return CancelledError("the request was cancelled", request_id=request_id)
+
+
+async def _ended(call: Any) -> None:
+    try:
+        async with asyncio.timeout(_STATUS_SECONDS):
+            await call.code()
+    except TimeoutError:
+        return
+    finally:
+        call.cancel()  # no effect on one that has ended
 
 
 def _told(error: grpc.aio.AioRpcError, request_id: str | None, timeout: float | None) -> ForkdecodeError:

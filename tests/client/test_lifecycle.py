@@ -115,6 +115,14 @@ def test_closing_ends_what_runs(server: Running, llm: LLM) -> None:
     settle(llm)
 
 
+def test_a_result_that_was_taken_is_no_cancelled_request(server: Running) -> None:
+    names = [f"taken-{i}" for i in range(20)]
+    with Client(server.address) as client:
+        for name in names:
+            assert client.decode("a", max_tokens=2, request_id=name).candidates
+    assert [server.ended(name)["status"] for name in names] == ["OK"] * len(names)
+
+
 def test_a_dropped_client_closes_itself(server: Running) -> None:
     before = clients()
     client: Any = Client(server.address)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
 import grpc
 import pytest
 
@@ -18,8 +23,9 @@ from forkdecode import (
     Started,
     UnavailableError,
 )
-from forkdecode.client import attempts
+from forkdecode.client import attempts, transport
 from forkdecode.client.attempts import Attempts
+from forkdecode.rpc.v1 import decode_pb2 as pb
 from tests.client.scripted import FINISHED, STARTED, Act, fails, hangs, scripted, sends, silent, status
 
 DOWN = fails(EngineClosedError("the engine died", retry_after=0.01))
@@ -127,6 +133,34 @@ def test_a_timeout_ends_the_call_at_the_server_too() -> None:
         assert isinstance(caught.value, DeadlineError)
         assert caught.value.field == "timeout"
         assert caught.value.request_id
+        assert script.cancelled.wait(60)
+
+
+def test_a_call_whose_result_is_there_ends_by_itself() -> None:
+    go_on, ended = threading.Event(), threading.Event()
+
+    async def lingers(request: Any, context: Any) -> AsyncIterator[pb.DecodeEvent]:
+        yield FINISHED
+        await asyncio.to_thread(go_on.wait)
+        ended.set()
+
+    with scripted(lingers, sends(FINISHED)) as script, Client(script.address) as client:
+        assert client.decode("a").text == "a"
+        assert client.decode("b").text == "a"  # by the same connection, after whatever was sent for the first
+        go_on.set()
+        assert ended.wait(60)
+        assert not script.cancelled.is_set()
+
+
+def test_a_call_that_does_not_end_after_its_result_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "_STATUS_SECONDS", 0.01)
+
+    async def stays(request: Any, context: Any) -> AsyncIterator[pb.DecodeEvent]:
+        yield FINISHED
+        await asyncio.Event().wait()
+
+    with scripted(stays) as script, Client(script.address) as client:
+        assert client.decode("a").text == "a"
         assert script.cancelled.wait(60)
 
 
