@@ -25,7 +25,7 @@ from forkdecode.types import Options, Prompt, Strategy
 
 class AsyncClient:
     """Client for asyncio: the same arguments, results and errors. Belongs to the event loop that first
-    uses it, and to one process: open it after fork()."""
+    uses it, and to one process; see Client."""
 
     def __init__(
         self,

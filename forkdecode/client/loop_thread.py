@@ -56,7 +56,9 @@ class LoopThread:
         once the loop is ending.
         """
         if os.getpid() != self._pid:
-            raise UnavailableError("this client was opened before the process forked: open one in the child")
+            raise UnavailableError(
+                "this client was opened before the process was forked: open clients in spawned processes"
+            )
         with self._posting:
             if self._ending:
                 raise EngineClosedError("the client has been closed")

@@ -11,6 +11,7 @@ from typing import TypeAlias
 import grpc
 
 from forkdecode.checks import check_float, check_int, check_unicode, keep, shown
+from forkdecode.client.forks import GRPC
 from forkdecode.errors import invalid
 
 Pem: TypeAlias = str | os.PathLike[str] | bytes
@@ -96,7 +97,11 @@ class Settings:
         return () if self.token is None else (("authorization", f"Bearer {self.token}"),)
 
     def channel(self) -> grpc.aio.Channel:
-        """A connection for the event loop that runs here; made when first used, and again when lost."""
+        """A connection for the event loop that runs here; made when first used, and again when lost.
+
+        Raises UnavailableError in a process forked from one that had made one.
+        """
+        GRPC.check()
         if self.tls is None:
             return grpc.aio.insecure_channel(self.address, options=_OPTIONS)
         return grpc.aio.secure_channel(self.address, self.tls.credentials(), options=_OPTIONS)

@@ -36,7 +36,8 @@ class Client:
     nothing of it has come: the server is not there, starts again, or names a time to come back. The
     waits between double from 0.1 s to 5 s, or are the server's.
 
-    Safe to use from several threads. Not across fork(): open one in the child. It connects when it is
+    Safe to use from several threads. Not across fork(): a child of a process that has
+    used a client is told so by UnavailableError; spawn it instead. It connects when it is
     first used, and again by itself. Raises InvalidRequestError for a wrong setting.
     """
 

@@ -159,6 +159,30 @@ def test_after_a_fork_the_child_is_told(client: Client) -> None:
     assert client.decode("a", max_tokens=1).candidates
 
 
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_forked_child_of_who_used_grpc_is_told_so_by_new_clients(server: Running, kind: str) -> None:
+    """gRPC crashes or hangs there, even if all that the parent had opened was closed."""
+    with Client(server.address) as client:
+        client.decode("a", max_tokens=1)
+
+    def use() -> None:
+        if kind == "sync":
+            with Client(server.address, timeout=30) as client:
+                client.decode("a", max_tokens=1)
+        else:
+            asyncio.run(AsyncClient(server.address, timeout=30).stats())
+
+    child = os.fork()
+    if child == 0:
+        try:
+            use()
+        except UnavailableError as error:
+            os._exit(0 if "forked" in str(error) else 2)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    use()
+
+
 def test_a_loop_thread_ends_whatever_waits_for_it() -> None:
     loop = LoopThread()
     running = threading.Event()
