@@ -18,7 +18,7 @@ import psutil
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from forkdecode import EngineClosedError, Finished, Greedy, Sample
+from forkdecode import Client, EngineClosedError, Finished, Greedy, Sample, Tree, UnavailableError
 from forkdecode.rpc.v1 import decode_pb2 as pb
 from forkdecode.rpc.v1.decode_pb2_grpc import DecodeServiceStub
 from tests.cli.conftest import Cli
@@ -37,6 +37,12 @@ class Served:
     process: subprocess.Popen[str]
     ready: str
     channel: grpc.Channel
+
+    @property
+    def address(self) -> str:
+        found = re.search(r"127\.0\.0\.1:\d+", self.ready)
+        assert found
+        return found[0]
 
     @property
     def stub(self) -> DecodeServiceStub:
@@ -115,6 +121,37 @@ def test_a_killed_engine_comes_back_and_a_signal_lets_requests_finish(long_model
         code, error = refused(lambda: server.stub.Decode(request))
         assert code is grpc.StatusCode.UNAVAILABLE
         assert list(last)[-1].HasField("finished")
+        assert server.process.wait(60) == 0
+
+
+def use(tree: Tree) -> None:
+    """Until it has ended."""
+    while True:
+        tree.fork(tree.root)
+
+
+def test_trees_end_with_the_engine_and_go_on_from_what_was_exported(long_model: str) -> None:
+    with served(long_model, "127.0.0.1:0") as server, Client(server.address) as client:
+        health = server.health()
+        assert next(health) == SERVING
+        tree = client.tree((3, 4, 5), seed=1)
+        [node] = tree.decode(tree.root, Sample(), max_tokens=4, min_tokens=4)
+        paths = tree.export([tree.root, node])
+        [expected] = tree.decode(node, Sample(), seed=9, max_tokens=4, min_tokens=4)
+        tree.start(node, max_tokens=POSITIONS - 10, min_tokens=POSITIONS - 10)
+        server.engine().kill()
+        with pytest.raises(UnavailableError):
+            use(tree)
+        assert NOT_SERVING in health
+        assert SERVING in health
+
+        again = client.tree()
+        twins = again.import_(paths)
+        [child] = again.decode(twins[1], Sample(), seed=9, max_tokens=4, min_tokens=4)
+        assert child.token_ids == expected.token_ids
+        server.process.send_signal(signal.SIGTERM)
+        with pytest.raises(UnavailableError):
+            use(again)
         assert server.process.wait(60) == 0
 
 
