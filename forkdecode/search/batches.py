@@ -20,14 +20,12 @@ class Batch:
     def takes(self, start: Start) -> bool:
         """Whether it may be one of them."""
         mine = (self.first.sample, self.first.step, self.first.options)
-        alike = mine == (start.sample, start.step, start.options)
-        return alike and (bool(start.after) or start.node.id not in self.nodes)
+        return start.node.id not in self.nodes and mine == (start.sample, start.step, start.options)
 
     def add(self, place: int, start: Start) -> None:
         """Takes it in."""
         self.places.append(place)
-        if not start.after:  # else it is a node of its own that is decoded
-            self.nodes.add(start.node.id)
+        self.nodes.add(start.node.id)
 
 
 def batches(starts: Sequence[Start]) -> list[Batch]:

@@ -20,11 +20,18 @@ from forkdecode.types import Options, Sample
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
-    """Children of one node. after: text that is given before them. step: empty for whole ones."""
+class Give:
+    """Extend a node by a text; the answer: the new node."""
 
     node: Node
-    after: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Children of one node. step: empty for whole ones."""
+
+    node: Node
     sample: Sample
     step: tuple[str, ...]
     options: Options
@@ -48,12 +55,13 @@ class Verify:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Prune these; no answer."""
+    """Prune these, with what comes after them or without; no answer."""
 
     nodes: tuple[Node, ...]
+    subtree: bool
 
 
-Operation: TypeAlias = Decode | Verify | Drop
+Operation: TypeAlias = Give | Decode | Verify | Drop
 Steps: TypeAlias = Generator[Operation, Any, SearchResult]
 
 
@@ -83,24 +91,32 @@ class Search:
         self._began = clock()
         self._spent = Spent()
         self._nodes = {root.id: root}
+        self._given: dict[tuple[int, str], Node] = {}
         self._branches = {root.id: Branch(root.id, None, 0, "open")}
         self._leaves: dict[int, Branch] = {}
         policy.begin(self._branches[root.id])
 
     def steps(self) -> Steps:
         """Yields operations; returns the result."""
-        while True:
+        ending: Ending | None = None
+        while ending is None:
             self._look_at_the_clock()
-            ending: Ending | None = exhausted(self._budget, self._spent)
-            if ending is not None:
-                return self._result(ending)
-            work = self._policy.ask()
-            if work.prune:
-                yield from self._drop(work.prune)
-            if not work.expand:
-                return self._result("policy")
-            results = yield from self._expand(work)
-            self._policy.tell(results)
+            ending = exhausted(self._budget, self._spent) or (yield from self._round())
+        given = tuple(node for node in self._given.values() if not node.is_pruned)
+        if given:
+            yield Drop(given, subtree=False)
+        return self._result(ending)
+
+    def _round(self) -> Generator[Operation, Any, Ending | None]:
+        """One ask and tell."""
+        work = self._policy.ask()
+        if work.prune:
+            yield from self._drop(work.prune)
+        if not work.expand:
+            return "policy"
+        results = yield from self._expand(work)
+        self._policy.tell(results)
+        return None
 
     def _expand(self, work: Work) -> Generator[Operation, Any, list[Expanded]]:
         """Within the budget, in as many rounds as it takes to be sure of that."""
@@ -110,7 +126,11 @@ class Search:
             parts = fit(wanted, self._budget, self._spent)
             if not parts:
                 break
-            decoded = yield Decode(tuple(self._start(wanted, part) for part in parts), self._seconds_left())
+            starts: list[Start] = []
+            for part in parts:
+                node = yield from self._source(wanted[part.index].expand)
+                starts.append(self._start(node, wanted[part.index].expand, part))
+            decoded = yield Decode(tuple(starts), self._seconds_left())
             for part, nodes in zip(parts, decoded, strict=True):
                 expand = wanted[part.index].expand
                 made[part.index] += [self._branch(node, expand) for node in nodes]
@@ -131,12 +151,22 @@ class Search:
             )
         return Wanted(expand, longest, expand.n if longest else 0)
 
-    def _start(self, wanted: Sequence[Wanted], part: Part) -> Start:
-        expand = wanted[part.index].expand
+    def _source(self, expand: Expand) -> Generator[Operation, Any, Node]:
+        """What is decoded. A text is given to a branch once: draws that follow it differ by its node's
+        seeds, as those from any one node do."""
+        node, after = self._nodes[expand.node], expand.how.after
+        if not after:
+            return node
+        key = (expand.node, after)
+        if key not in self._given:
+            self._given[key] = yield Give(node, after)
+        return self._given[key]
+
+    def _start(self, node: Node, expand: Expand, part: Part) -> Start:
         how, decoding = expand.how, self._decoding
         sample = replace(how.sample or decoding.sample, n=part.n)
         step = () if how.whole else decoding.step
-        return Start(self._nodes[expand.node], how.after, sample, step, decoding.limited(part.tokens))
+        return Start(node, sample, step, decoding.limited(part.tokens))
 
     def _branch(self, node: Node, expand: Expand) -> Branch:
         parent, after = self._branches[expand.node], expand.how.after
@@ -193,7 +223,7 @@ class Search:
             del self._branches[number]
             self._leaves.pop(number, None)
         if nodes and self._prune:
-            yield Drop(nodes)
+            yield Drop(nodes, subtree=True)
 
     def _result(self, ending: Ending) -> SearchResult:
         finished = tuple(self._policy.ranked())

@@ -11,7 +11,7 @@ from forkdecode.checks import shown
 from forkdecode.errors import ForkdecodeError, invalid
 from forkdecode.search.batches import batches, check_decoded, share
 from forkdecode.search.budget import Budget
-from forkdecode.search.core import Decode, Drop, Operation, Search
+from forkdecode.search.core import Decode, Drop, Give, Operation, Search
 from forkdecode.search.decoding import Decoding
 from forkdecode.search.result import SearchResult
 from forkdecode.search.verifiers import TreeVerifier, Verifier, check_scores
@@ -56,7 +56,9 @@ def _do(tree: Tree, operation: Operation, verifier: Verifier | None, waiter: _Wa
     if isinstance(operation, Decode):
         return _decode(tree, operation)
     if isinstance(operation, Drop):
-        return tree.prune(operation.nodes)
+        return tree.prune(operation.nodes, subtree=operation.subtree)
+    if isinstance(operation, Give):
+        return tree.extend(operation.node, operation.text)
     if isinstance(verifier, TreeVerifier):
         scores: Any = verifier.verify(tree, operation.branches, operation.nodes)
     else:
@@ -68,14 +70,9 @@ def _do(tree: Tree, operation: Operation, verifier: Verifier | None, waiter: _Wa
 def _decode(tree: Tree, operation: Decode) -> list[list[Node]]:
     made: list[list[Node]] = [[] for _ in operation.starts]
     running: list[Node] = []
-    given: list[Node] = []
     try:
         for batch in batches(operation.starts):
-            nodes = []
-            for start in (operation.starts[place] for place in batch.places):
-                nodes.append(tree.extend(start.node, start.after) if start.after else start.node)
-                given += nodes[-1:] if start.after else []
-            first = batch.first
+            nodes, first = [operation.starts[place].node for place in batch.places], batch.first
             children = tree.start(nodes, first.sample, step=first.step, options=first.options)
             running += children
             share(batch, children, made)
@@ -91,8 +88,6 @@ def _decode(tree: Tree, operation: Decode) -> list[list[Node]]:
         if running:
             tree.prune(running)
         raise
-    if given:
-        tree.prune(given, subtree=False)
     return made
 
 

@@ -11,7 +11,7 @@ from forkdecode.checks import shown
 from forkdecode.errors import ForkdecodeError, invalid
 from forkdecode.search.batches import batches, check_decoded, share
 from forkdecode.search.budget import Budget
-from forkdecode.search.core import Decode, Drop, Operation, Search
+from forkdecode.search.core import Decode, Drop, Give, Operation, Search
 from forkdecode.search.decoding import Decoding
 from forkdecode.search.result import SearchResult
 from forkdecode.search.verifiers import TreeVerifier, Verifier, check_scores
@@ -48,7 +48,9 @@ async def _do(tree: AsyncTree, operation: Operation, verifier: Verifier | None) 
     if isinstance(operation, Decode):
         return await _decode(tree, operation)
     if isinstance(operation, Drop):
-        return await tree.prune(operation.nodes)
+        return await tree.prune(operation.nodes, subtree=operation.subtree)
+    if isinstance(operation, Give):
+        return await tree.extend(operation.node, operation.text)
     scores: Any
     if isinstance(verifier, TreeVerifier):
         scores = await verifier.verify_async(tree, operation.branches, operation.nodes)
@@ -63,14 +65,9 @@ async def _do(tree: AsyncTree, operation: Operation, verifier: Verifier | None) 
 async def _decode(tree: AsyncTree, operation: Decode) -> list[list[Node]]:
     made: list[list[Node]] = [[] for _ in operation.starts]
     running: list[Node] = []
-    given: list[Node] = []
     try:
         for batch in batches(operation.starts):
-            nodes = []
-            for start in (operation.starts[place] for place in batch.places):
-                nodes.append(await tree.extend(start.node, start.after) if start.after else start.node)
-                given += nodes[-1:] if start.after else []
-            first = batch.first
+            nodes, first = [operation.starts[place].node for place in batch.places], batch.first
             children = await tree.start(nodes, first.sample, step=first.step, options=first.options)
             running += children
             share(batch, children, made)
@@ -80,8 +77,6 @@ async def _decode(tree: AsyncTree, operation: Decode) -> list[list[Node]]:
         if running:
             await asyncio.shield(tree.prune(running))
         raise
-    if given:
-        await tree.prune(given, subtree=False)
     return made
 
 

@@ -240,6 +240,14 @@ def test_finished_branches_go_on_only_after_a_given_text() -> None:
     assert done.is_finished
 
 
+def test_tries_after_the_same_text_differ() -> None:
+    with Tree(World(2)) as tree:
+        how = How(whole=True, after="again:")
+        policy = Once(Expand(0, 2, how, "none"), Expand(0, 2, how, "none"))
+        result = run(tree, policy, decoding=Decoding(max_tokens=200))
+    assert len({branch.text for branch in result.finished}) == 4
+
+
 @pytest.mark.parametrize("scores", [[1.0], ["a"] * 4, [float("nan")] * 4, None, [float("inf")] * 4])
 def test_wrong_scores_are_refused(scores: object) -> None:
     with Tree(World()) as tree, pytest.raises(InvalidRequestError, match="one finite number for each of 4"):
