@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import random
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -87,6 +89,44 @@ def lose(tree: Tree) -> None:
     """The connection breaks."""
     link: Any = tree._link
     link._loop.post(link._call._call.cancel)
+
+
+def any_change(draw: random.Random, tree: Tree) -> Callable[[Tree], Any]:
+    """A command that can be given to this tree, and to one that is the same."""
+    number = draw.choice([node.id for node in tree.nodes if not node.is_finished])
+    count, text = draw.randint(1, 3), draw.choice(["a", "bc", " you"])
+    base, size = tree.root.num_tokens, tree.node(number).num_tokens
+    length = draw.randint(base, size)
+    changes: list[Callable[[Tree], Any]] = [
+        lambda tree: tree.decode(tree.node(number), Sample(count, temperature=2.0), max_tokens=count),
+        lambda tree: tree.decode(tree.node(number), max_tokens=count, logprobs=1),
+        lambda tree: tree.extend(tree.node(number), text),
+        lambda tree: tree.fork(tree.node(number), count),
+        lambda tree: tree.truncate(tree.node(number), length),
+        lambda tree: tree.import_(tree.export(tree.node(number))),
+    ]
+    if number:
+        changes += [
+            lambda tree: tree.prune(tree.node(number), subtree=count > 1),
+            lambda tree: tree.finish(tree.node(number)),
+        ]
+    return draw.choice(changes)
+
+
+def refusal(change: Callable[[Tree], Any], tree: Tree) -> str | None:
+    """Gives a command; what refuses it, if it is refused."""
+    try:
+        change(tree)
+    except InvalidRequestError as error:
+        return str(error)
+    return None
+
+
+def kept(node: Node) -> tuple[Any, ...]:
+    """What of a node outlives its connection."""
+    ends = (node.state, node.finish_reason, node.cumulative_logprob)
+    path = (node.path_token_ids, node.path_text)
+    return (node.id, node.depth, node.token_ids, node.text, node.lineage, *ends, *path)
 
 
 class TestTheSameAsInProcess:
@@ -173,6 +213,19 @@ class TestSessions:
         with pytest.raises(InvalidRequestError) as caught:
             client.resume_tree(tree.name, tree.secret)
         assert caught.value.field == "tree"
+
+    @pytest.mark.parametrize("number", range(6))
+    def test_lost_and_resumed_at_any_point(self, llm: LLM, client: Client, number: int) -> None:
+        draw = random.Random(number)
+        with llm.tree(PROMPT, seed=number) as here, ExitStack() as stack:
+            there = stack.enter_context(client.tree(PROMPT, seed=number))
+            for _ in range(30):
+                change = any_change(draw, here)
+                assert refusal(change, there) == refusal(change, here)
+                if draw.random() < 0.3:
+                    lose(there)
+                    there = stack.enter_context(client.resume_tree(there.name, there.secret))
+            assert list(map(kept, there.nodes)) == list(map(kept, here.nodes))
 
     def test_by_another_client(self, server: Running, llm: LLM) -> None:
         async def taken_over(name: str, secret: str) -> str:
