@@ -202,6 +202,8 @@ class Scheduler:
         if builder is None:
             raise RuntimeError("commit and abort need a schedule before them")
         self._builder = None
+        # Its copies have run: an engine that goes idle now holds nothing for their sake.
+        self.pool.begin_step()
         self.host.moved()
         if failed:
             self.held.failed()
