@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import weakref
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
 from forkdecode.calls.tree import verbs
+from forkdecode.calls.tree.drawing import draw, write_page, write_picture
 from forkdecode.calls.tree.link import AsyncTreeLink
 from forkdecode.calls.tree.node import Node
 from forkdecode.calls.tree.reader import Reader
@@ -224,6 +226,26 @@ class AsyncTree:
     async def import_(self, paths: NodePath | Iterable[NodePath]) -> list[Node]:
         """Tree.import_, awaited."""
         return await self._run(verbs.import_(paths))
+
+    def render(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        title: str | None = None,
+        scores: Mapping[Node, float] | None = None,
+    ) -> None:
+        """Tree.render; nothing to await."""
+        write_page(path, draw(self._view, title, scores))
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        title: str | None = None,
+        scores: Mapping[Node, float] | None = None,
+    ) -> None:
+        """Tree.save; nothing to await."""
+        write_picture(path, draw(self._view, title, scores))
 
     async def close(self) -> None:
         """Ends the session and frees all it holds. Idempotent."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
 from forkdecode.calls.tree import verbs
+from forkdecode.calls.tree.drawing import draw, write_page, write_picture
 from forkdecode.calls.tree.link import TreeLink
 from forkdecode.calls.tree.node import Node
 from forkdecode.calls.tree.stream import NodeStream
@@ -215,6 +217,35 @@ class Tree:
     def import_(self, paths: NodePath | Iterable[NodePath]) -> list[Node]:
         """Makes exported nodes."""
         return self._run(verbs.import_(paths))
+
+    def render(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        title: str | None = None,
+        scores: Mapping[Node, float] | None = None,
+    ) -> None:
+        """Writes a page that shows the tree as it is and was: one HTML file that needs nothing else.
+
+        scores: shown at their nodes, pruned ones too; by default the log-probabilities. May be called
+        after close(). Raises InvalidRequestError and OSError.
+        """
+        with self._changed:
+            picture = draw(self._view, title, scores)
+        write_page(path, picture)
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        title: str | None = None,
+        scores: Mapping[Node, float] | None = None,
+    ) -> None:
+        """Like render(), but writes what `forkdecode tree show` makes the page of. Not to be imported: what
+        export() returns is."""
+        with self._changed:
+            picture = draw(self._view, title, scores)
+        write_picture(path, picture)
 
     def close(self) -> None:
         """Ends the session and frees all it holds. Idempotent."""

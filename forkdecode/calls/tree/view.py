@@ -6,6 +6,7 @@ import itertools
 from collections import deque
 from dataclasses import dataclass, field
 
+from forkdecode.calls.tree.history import TreeHistory
 from forkdecode.calls.tree.node import Node
 from forkdecode.errors import ForkdecodeError
 from forkdecode.results import ScoredContinuation, Usage
@@ -57,6 +58,7 @@ class TreeView:
         self.error: ForkdecodeError | None = None
         self.nodes: dict[int, Node] = {}
         self.root: Node | None = None
+        self.history = TreeHistory()
         self._replies: dict[int, Reply] = {}
         self._listeners: dict[int, deque[NodeDelta | NodeStopped]] = {}
         self._ids = itertools.count(1)
@@ -85,7 +87,9 @@ class TreeView:
         if isinstance(event, NodeDelta):
             self._heard(event)._grow(event)
         elif isinstance(event, NodeStopped):
-            self._heard(event)._stop(event)
+            node = self._heard(event)
+            node._stop(event)
+            self.history.stopped(node)
             self._listeners.pop(event.node, None)
         elif isinstance(event, TreeOpened):
             self.opened = event
@@ -116,6 +120,8 @@ class TreeView:
             reply.error = event.error
         elif isinstance(event, Done):
             reply.done, reply.usages, reply.error = True, event.usages, event.error
+            if event.error is None:
+                self.history.cost(reply.nodes, event.usages)
         elif isinstance(event, NodeScored):
             reply.scored[event.node] = event.continuations
         else:
@@ -132,13 +138,13 @@ class TreeView:
                 parent._children.append(node)
             self.nodes[info.node] = node
             added.append(node)
+        self.history.came(added)
         return added
 
     def _prune(self, numbers: tuple[int, ...]) -> None:
-        for number in numbers:
-            node = self.nodes.pop(number, None)
-            if node is None:
-                continue
+        gone = [self.nodes.pop(number) for number in numbers if number in self.nodes]
+        self.history.pruned(gone)
+        for node in gone:
             node._pruned = True
             if node.parent is not None:
                 node.parent._children.remove(node)
