@@ -5,6 +5,7 @@ Engine and torch are imported when a command runs, so that --help answers at onc
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -172,6 +173,8 @@ def serve(
     **flags: Any,
 ) -> None:
     """Serve a model over gRPC until SIGTERM or Ctrl-C; a second one ends at once."""
+    # Read when grpc is imported. What it would write to stderr is no line of our log.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from forkdecode.cli.serve import ServePlan, serve_until_told
     from forkdecode.config import parse_bytes
     from forkdecode.server.app import ServerSettings

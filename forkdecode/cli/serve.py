@@ -80,7 +80,7 @@ async def _serve(plan: ServePlan) -> int:
         tokenizer = await asyncio.to_thread(engine.load_tokenizer)
         backend = Backend(engine, engine.info, engine.capacity, tokenizer, engine.on_state, bell)
         await server.start(backend)
-        _say_ready(engine, str(address), None if port is None else port.address)
+        _say_ready(log, engine, str(address), None if port is None else port.address)
         await signals.first.wait()
         finished = await signals.before(server.drain(plan.grace), second=True)
         return 0 if finished else INTERRUPTED
@@ -91,11 +91,11 @@ async def _serve(plan: ServePlan) -> int:
             port.close()
 
 
-def _say_ready(engine: EngineProcess, address: str, metrics: str | None) -> None:
+def _say_ready(log: Any, engine: EngineProcess, address: str, metrics: str | None) -> None:
     also = f", metrics on {metrics}" if metrics else ""
     info = engine.info
+    log.info("ready", model=info.name, dtype=info.dtype, listen=address, capacity=str(engine.capacity))
     typer.echo(f"ready: {info.name} ({info.dtype}) on {address}{also}")
-    typer.echo(f"{info.name} ({info.dtype}): {engine.capacity}", err=True)
     sys.stdout.flush()
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
+import os
+import socket
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -75,3 +78,45 @@ def check_exposure(address: Address, *, encrypted: bool, authenticated: bool, fo
         field="listen",
         limit="loopback or unix: addresses",
     )
+
+
+def check_unused(address: Address) -> None:
+    """Raises OSError for a unix socket at which somebody listens: gRPC would take its place without a
+    word. One that a dead server left behind may be taken."""
+    if not address.path:
+        return
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(address.path)
+        except TimeoutError:  # its queue is full
+            pass
+        except OSError:
+            return
+    raise OSError(f"listen: {address} can't be had: a server listens there")
+
+
+def bind_problem(address: Address) -> str:
+    """Why the system won't give an address, in its own words, which gRPC keeps to itself."""
+    try:
+        if address.path:
+            _try_path(address.path)
+        else:
+            _try_port(address.host, address.port)
+    except OSError as error:
+        return error.strerror or str(error)
+    return "gRPC can't listen there"
+
+
+def _try_path(path: str) -> None:
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.bind(path)
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+def _try_port(host: str, port: int) -> None:
+    for family, kind, protocol, _, where in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(where)

@@ -19,7 +19,14 @@ from forkdecode.checks import check_bool, check_float, check_int, keep
 from forkdecode.errors import UnavailableError
 from forkdecode.requests.prepare import RequestMaker
 from forkdecode.results import ServedModel
-from forkdecode.server.address import DEFAULT_LISTEN, Address, check_exposure, parse_address
+from forkdecode.server.address import (
+    DEFAULT_LISTEN,
+    Address,
+    bind_problem,
+    check_exposure,
+    check_unused,
+    parse_address,
+)
 from forkdecode.server.auth import OPEN, TokenBook
 from forkdecode.server.backend import Backend, EngineState
 from forkdecode.server.guard import Guard
@@ -110,13 +117,15 @@ class Server:
         setting, OSError for a port that can't be had."""
         address = self._settings.address()
         tls = self._settings.tls
+        credentials = None if tls is None else tls.credentials()
+        check_unused(address)
         try:
-            if tls is None:
+            if credentials is None:
                 port = self._server.add_insecure_port(str(address))
             else:
-                port = self._server.add_secure_port(str(address), tls.credentials())
-        except RuntimeError as error:
-            raise OSError(f"listen: {address} can't be had: {error}") from None
+                port = self._server.add_secure_port(str(address), credentials)
+        except RuntimeError:
+            raise OSError(f"listen: {address} can't be had: {bind_problem(address)}") from None
         return address if address.path else replace(address, port=port)
 
     async def start(self, backend: Backend) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,9 +20,15 @@ class TlsFiles:
     client_ca: Path | None = None
 
     def credentials(self) -> grpc.ServerCredentials:
-        """Raises InvalidRequestError for a file that can't be read or holds no PEM."""
+        """Raises InvalidRequestError for a file that can't be read or used, and for a key that is not
+        the certificate's."""
         pair = (_pem("tls_key", self.key, b"PRIVATE KEY"), _pem("tls_cert", self.cert, b"CERTIFICATE"))
         ca = None if self.client_ca is None else _pem("tls_client_ca", self.client_ca, b"CERTIFICATE")
+        # Of what is wrong within them gRPC says no more than that the port can't be had.
+        _check_certificates("tls_cert", self.cert)
+        _check_key(self.cert, self.key)
+        if self.client_ca is not None:
+            _check_certificates("tls_client_ca", self.client_ca)
         return grpc.ssl_server_credentials([pair], root_certificates=ca, require_client_auth=ca is not None)
 
 
@@ -36,6 +43,30 @@ def tls_files(cert: Path | None, key: Path | None, client_ca: Path | None) -> Tl
             "tls_cert: certificate and key are given together", field="tls_key" if key is None else "tls_cert"
         )
     return TlsFiles(cert, key, client_ca)
+
+
+def _check_certificates(field: str, path: Path) -> None:
+    try:
+        _context().load_verify_locations(path)
+    except ssl.SSLError:
+        raise invalid(field, f"{path} holds no certificate that can be read", "a PEM file") from None
+
+
+def _check_key(cert: Path, key: Path) -> None:
+    try:
+        # With an empty password: for that of an encrypted key OpenSSL would ask the terminal.
+        _context().load_cert_chain(cert, key, password="")
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise invalid("tls_key", f"{key} is another key than {cert} has", "the certificate's") from None
+        problem = f"{key} holds no private key that can be read without a password"
+        raise invalid("tls_key", problem, "an unencrypted PEM file") from None
+
+
+def _context() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.set_ciphers("ALL:@SECLEVEL=0")  # how strong a key must be is for gRPC to say
+    return context
 
 
 def _pem(field: str, path: Path, kind: bytes) -> bytes:

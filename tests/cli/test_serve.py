@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import socket
@@ -16,6 +17,7 @@ from pathlib import Path
 import grpc
 import psutil
 import pytest
+import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from forkdecode import Client, EngineClosedError, Finished, Greedy, Sample, Tree, UnavailableError
@@ -201,4 +203,21 @@ def test_a_port_that_is_taken_is_an_error(model: str) -> None:
         command = [sys.executable, "-c", MAIN, "serve", "--model", model, "--listen", listen]
         ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 1
-    assert f"forkdecode: listen: {listen} can't be had" in ran.stderr
+    assert ran.stderr == f"forkdecode: listen: {listen} can't be had: Address already in use\n"
+
+
+def test_what_strangers_send_to_a_port_is_no_line_of_the_log(model: str, tmp_path: Path) -> None:
+    pair = trustme.CA().issue_cert("127.0.0.1")
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    pair.cert_chain_pems[0].write_to_path(cert)
+    pair.private_key_pem.write_to_path(key)
+    with served(model, "127.0.0.1:0", "--tls-cert", str(cert), "--tls-key", str(key)) as server:
+        host, port = server.address.split(":")
+        with socket.create_connection((host, int(port))) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" * 50)
+            assert not stranger.recv(1)
+        server.process.send_signal(signal.SIGTERM)
+        _, errors = server.process.communicate(timeout=60)
+    events = [json.loads(line)["event"] for line in errors.splitlines()]
+    assert "ready" in events
+    assert "draining" in events

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import socket
+from pathlib import Path
 
 import pytest
 
 from forkdecode import InvalidRequestError
+from forkdecode.rpc.v1 import decode_pb2 as pb
+from forkdecode.rpc.v1.decode_pb2_grpc import DecodeServiceStub
 from forkdecode.server.address import Address, check_exposure, parse_address
+from tests.server.puppet import Puppet
+from tests.server.servers import running_server
 
 
 @pytest.mark.parametrize(
@@ -56,3 +62,45 @@ def test_others_are_served_with_tls_and_known_callers_alone(
         check_exposure(public, **how)
     assert ("--tls-cert" in str(caught.value)) == (not encrypted)
     assert ("--tokens" in str(caught.value)) == (not authenticated)
+
+
+def test_a_unix_socket_has_one_server(tmp_path: Path) -> None:
+    """gRPC alone would put the second in the first one's place."""
+    path = tmp_path / "server.sock"
+    with running_server(Puppet().backend(), listen=f"unix:{path}") as first:
+        with (
+            pytest.raises(OSError, match="can't be had: a server listens there"),
+            running_server(Puppet().backend(), listen=f"unix:{path}"),
+        ):
+            pass
+        with first.channel() as channel:
+            assert DecodeServiceStub(channel).GetModel(pb.GetModelRequest(), timeout=60).name == "puppet"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    with (
+        running_server(Puppet().backend(), listen=f"unix:{path}") as next_one,
+        next_one.channel() as channel,
+    ):
+        assert DecodeServiceStub(channel).GetModel(pb.GetModelRequest(), timeout=60).name == "puppet"
+
+
+def test_why_an_address_cannot_be_had(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        for listen, why in (
+            (f"127.0.0.1:{taken.getsockname()[1]}", "Address already in use"),
+            ("192.0.2.1:0", "Cannot assign requested address"),
+            (f"unix:{tmp_path}/none/x.sock", "No such file or directory"),
+            (f"unix:{tmp_path}/{'x' * 200}", "too long"),
+            (f"unix:{file}", "Address already in use"),
+        ):
+            with (
+                pytest.raises(OSError, match=f"listen: .* can't be had: .*{why}") as caught,
+                running_server(Puppet().backend(), listen=listen, insecure_public=True),
+            ):
+                pass
+            assert "GRPC" not in str(caught.value)
+    assert file.read_text() == "mine"

@@ -8,6 +8,12 @@ from pathlib import Path
 import grpc
 import pytest
 import trustme
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from forkdecode import InvalidRequestError
 from forkdecode.rpc.v1 import decode_pb2 as pb
@@ -16,6 +22,8 @@ from forkdecode.server.tls import TlsFiles, tls_files
 from tests.server.calls import refused
 from tests.server.puppet import Puppet
 from tests.server.servers import Running, running_server
+
+KINDS = ("CERTIFICATE", "PRIVATE KEY")
 
 
 @dataclass(frozen=True)
@@ -91,7 +99,18 @@ def test_files_are_checked_before_they_are_used(files: Files, tmp_path: Path) ->
             tls_files(*pair)
     empty = tmp_path / "empty.pem"
     empty.write_text("")
+    garbage, other, locked = tmp_path / "garbage.pem", tmp_path / "other.pem", tmp_path / "locked.pem"
+    garbage.write_text("".join(f"-----BEGIN {k}-----\nx\n-----END {k}-----\n" for k in KINDS))
+    files.ca.issue_cert("localhost").private_key_pem.write_to_path(other)
+    private = load_pem_private_key(files.key.read_bytes(), None)
+    secret = BestAvailableEncryption(b"secret")
+    locked.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, secret))
     for cert, key, ca, field in (
+        (garbage, files.key, None, "tls_cert"),
+        (files.cert, garbage, None, "tls_key"),
+        (files.cert, files.key, garbage, "tls_client_ca"),
+        (files.cert, other, None, "tls_key"),
+        (files.cert, locked, None, "tls_key"),
         (empty, files.key, None, "tls_cert"),
         (files.cert, empty, None, "tls_key"),
         (files.cert, files.key, empty, "tls_client_ca"),
