@@ -61,16 +61,17 @@ def _in_order(
     done: set[int] = set()
     waiting: deque[Handle | ForkdecodeError] = deque()
     sent = taken = running = 0
+    refused = False
     with shown_progress(len(calls), progress) as advance:
         try:
             while taken < len(calls):
-                while sent < len(calls) and running < concurrency and sent - taken < _AHEAD * concurrency:
+                ahead = min(len(calls), taken + _AHEAD * concurrency)
+                while sent < ahead and running < concurrency and not refused:
                     try:
                         waiting.append(start(*calls[sent], partial(ended.put, sent)))
                         running += 1
                     except ForkdecodeError as error:
-                        if not return_errors:
-                            raise
+                        refused = not return_errors  # raised in its turn; what would follow isn't sent
                         waiting.append(error)
                         done.add(sent)
                         advance()
@@ -90,9 +91,9 @@ def _in_order(
 
 
 def _outcome(handle: Handle | ForkdecodeError, return_errors: bool) -> DecodeResult | ForkdecodeError:
-    if isinstance(handle, ForkdecodeError):
-        return handle
     try:
+        if isinstance(handle, ForkdecodeError):
+            raise handle
         return handle.result()
     except ForkdecodeError as error:
         if not return_errors:

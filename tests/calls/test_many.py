@@ -131,6 +131,28 @@ def test_errors(llm: LLM, client: Client) -> None:
             assert caught.value.field == field
 
 
+@pytest.mark.parametrize("wrong", [[-1], [9999]], ids=["known here", "known by the engine"])
+def test_what_came_before_an_error_is_given_first(llm: LLM, client: Client, wrong: list[int]) -> None:
+    prompts: list[Any] = ["a", "b", wrong, "c"]
+    for one in (llm, client):
+        results = one.decode_many(prompts, max_tokens=2)
+        assert next(results).candidates
+        assert next(results).candidates
+        with pytest.raises(InvalidRequestError, match="prompt: "):
+            next(results)
+        assert list(results) == []
+
+    async def main() -> None:
+        async with AsyncClient(client._settings.address) as remote:
+            results = remote.decode_many(prompts, max_tokens=2)
+            assert (await anext(results)).candidates
+            assert (await anext(results)).candidates
+            with pytest.raises(InvalidRequestError, match="prompt: "):
+                await anext(results)
+
+    asyncio.run(main())
+
+
 def test_leaving_early_ends_the_rest(llm: LLM, client: Client) -> None:
     for one in (llm, client):
         results = one.decode_many(PROMPTS, max_tokens=40, ignore_eos=True, concurrency=4)
