@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from itertools import accumulate
 from typing import Literal, TypeAlias
 
@@ -14,6 +15,8 @@ from forkdecode.results import BATCH_ROW_BOUNDS, EngineStats
 
 EngineState: TypeAlias = Literal["starting", "serving", "down"]
 
+_PATIENCE = 5.0
+"""Seconds that a scrape waits for the end of the engine's step; Prometheus gives up after 10."""
 _GAUGES = (
     ("requests_running", "Requests that hold KV blocks.", "running_groups"),
     ("requests_waiting", "Requests that wait for KV blocks.", "waiting_groups"),
@@ -64,17 +67,22 @@ _COUNTERS = (
 
 
 class EngineCollector(Collector):
-    """Answers while the engine is down, too: then with its state alone."""
+    """Answers while the engine is down, too: then with its state alone. Of an engine that does not come
+    to the end of a step it tells what was last known, so that it is seen to stand still."""
 
     def __init__(self) -> None:
         self._stats: Callable[[], EngineStats] | None = None
+        self._asked: Future[EngineStats | None] | None = None
+        """While it is within a step."""
+        self._last: EngineStats | None = None
         self._lock = threading.Lock()
         self._state: EngineState = "starting"
         self._starts = 0
 
     def watch(self, stats: Callable[[], EngineStats]) -> None:
         """Where the numbers come from. `stats` may raise while the engine is down."""
-        self._stats = stats
+        with self._lock:
+            self._stats = stats
 
     def state(self, state: EngineState) -> None:
         """What the engine has come to."""
@@ -97,12 +105,24 @@ class EngineCollector(Collector):
             yield from _families(found)
 
     def _ask(self) -> EngineStats | None:
-        if self._stats is None:
-            return None
+        with self._lock:
+            if self._stats is None:
+                return None
+            if self._asked is None:
+                self._asked = Future()
+                threading.Thread(target=self._answer, args=(self._stats, self._asked), daemon=True).start()
+            asked, last = self._asked, self._last
+        wait([asked], _PATIENCE)
+        return asked.result() if asked.done() else last
+
+    def _answer(self, stats: Callable[[], EngineStats], asked: Future[EngineStats | None]) -> None:
         try:
-            return self._stats()
+            found = stats()
         except Exception:  # whatever is wrong with the engine, the scrape says that it is down
-            return None
+            found = None
+        with self._lock:
+            self._asked, self._last = None, found
+        asked.set_result(found)
 
 
 def _families(stats: EngineStats) -> Iterator[Metric]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
+import threading
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -16,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from forkdecode.errors import InvalidRequestError, UnavailableError
 from forkdecode.results import BATCH_ROW_BOUNDS, EngineStats, Usage
 from forkdecode.scheduler.events import CandidateRecord, GroupFailed, GroupFinished
+from forkdecode.server import engine_metrics
 from forkdecode.server.metrics import STRATEGIES, Metrics, MetricsServer
 from forkdecode.types import Beam, Sample
 from tests.scheduler.engines import request, run, toy_engine
@@ -145,6 +148,35 @@ def test_a_scrape_while_the_engine_is_down_answers(metrics: Metrics, server: Met
         metrics.engine_state(state)  # type: ignore[arg-type]
     seen = Scraped(server)
     assert (seen.value("engine_up"), seen.value("engine_restarts_total")) == (1, 1)
+
+
+def test_a_step_that_does_not_end_is_seen(
+    metrics: Metrics, server: MetricsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The alert for it needs series that stand still, not a scrape without an answer."""
+    goes_on, asked = threading.Event(), itertools.count()
+
+    def stats() -> EngineStats:
+        number = next(asked)
+        if number:
+            goes_on.wait()
+        return dataclasses.replace(STATS, running_groups=2, steps=8 if number else 7)
+
+    metrics.watch_engine(stats)
+    metrics.engine_state("serving")
+    assert Scraped(server).value("steps_total") == 7
+    monkeypatch.setattr(engine_metrics, "_PATIENCE", 0.05)
+    for _ in range(3):
+        seen = Scraped(server)
+        assert (seen.value("engine_up"), seen.value("steps_total"), seen.value("requests_running")) == (
+            1,
+            7,
+            2,
+        )
+    assert next(asked) == 2  # one that waits is enough
+    monkeypatch.setattr(engine_metrics, "_PATIENCE", 60.0)
+    goes_on.set()
+    assert Scraped(server).value("steps_total") == 8
 
 
 def test_what_a_real_engine_did_is_what_is_scraped(metrics: Metrics, server: MetricsServer) -> None:
