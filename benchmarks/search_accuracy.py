@@ -119,7 +119,8 @@ def solved(name: str, task: Task, result: SearchResult) -> dict[str, float]:
     best = task.check(result.best) if result.best is not None else 0.0
     if name != "samples":
         return {name: best}
-    drawn = len(result.finished) + len(result.unfinished)
+    # The last one may be open, because the budget was over: it is none of the samples.
+    drawn = len(result.finished) + sum(branch.state == "cut" for branch in result.unfinished)
     votes = Counter(map(last_number, (b.completion for b in sorted(result.finished, key=lambda b: b.id))))
     votes.pop(None, None)
     most = votes.most_common(1)[0][0] if votes else None

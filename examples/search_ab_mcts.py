@@ -13,8 +13,9 @@ parser.add_argument("model", nargs="?", default=DEFAULT_MODEL)
 parser.add_argument("--server", metavar="HOST:PORT")
 args = parser.parse_args()
 
-prompt = "Here is a list of five animals, one a line, no two with the same first letter.\n\n"
-decoding = Decoding(Sample(temperature=0.8), max_tokens=160, options=Options(stop="\n\n"))
+title = "Five other animals, no two with the same first letter:\n"
+prompt = title + "1. Ant\n2. Bear\n3. Cat\n4. Dog\n5. Elephant\n\n" + title
+decoding = Decoding(Sample(temperature=0.8), max_tokens=120, options=Options(stop="\n\n"))
 
 
 def kept(branch: Branch) -> float:
@@ -26,7 +27,7 @@ def kept(branch: Branch) -> float:
 
 with Client(args.server) if args.server else LLM(args.model) as llm, llm.tree(prompt, seed=1) as tree:
     search = TreeQuest(  # ABMCTSA() by default; any algorithm of treequest's
-        actions={"try": How(whole=True, after="\n\nAnother such list:\n\n")}, trials=8, seed=1
+        actions={"try": How(whole=True, after="\n\n" + title)}, trials=8, seed=1
     )
     result = run(tree, search, each(kept), budget=Budget(tokens=400), decoding=decoding)
     spent = result.spent
