@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forkdecode.checks import MAX_INT, are_ids, check_token_ids, check_words
+from forkdecode.checks import MAX_INT, are_ids, check_texts, check_token_ids, check_words
 from forkdecode.errors import InvalidRequestError
 
 numbers = st.integers(-2, 3) | st.sampled_from([MAX_INT, MAX_INT + 1, 2**64])
@@ -45,3 +45,10 @@ def test_no_more_words_than_may_be() -> None:
     assert check_words("bad_words", ["a", (1,)], 2) == ("a", (1,))
     with pytest.raises(InvalidRequestError, match="bad_words: has 3 entries; allowed: at most 2"):
         check_words("bad_words", ["a"] * 3, 2)
+
+
+def test_an_empty_text_is_refused_without_a_word_of_the_others() -> None:
+    """What a caller writes is in no error, which ends up in a log."""
+    with pytest.raises(InvalidRequestError, match=r"^stop: has an empty text") as caught:
+        check_texts("stop", ["confidential", ""], 100)
+    assert "confidential" not in str(caught.value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -18,6 +17,9 @@ Pem: TypeAlias = str | os.PathLike[str] | bytes
 """A file's path, or what such a file holds."""
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 MAX_RETRIES = 1000
+MAX_PORT = 65_535
+_FOREVER = 1e9
+"""Seconds: 31 years. gRPC counts deadlines in nanoseconds since 1970, and those of centuries overflow."""
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -82,6 +84,9 @@ class Settings:
     def __post_init__(self) -> None:
         if not check_unicode("address", self.address, "host:port"):
             raise invalid("address", "is empty", "host:port")
+        port = "" if self.address.startswith("unix") else self.address.rpartition(":")[2].lstrip("0")
+        if port.isdecimal() and (len(port) > 5 or int(port) > MAX_PORT):  # gRPC would take its last 16 bits
+            raise invalid("address", f"{shown(self.address)} has no port", f"host:port, at most {MAX_PORT}")
         if self.token is not None:
             text = check_unicode("token", self.token, "a text of visible ASCII")
             if not text or not (text.isascii() and text.isprintable()) or " " in text:
@@ -112,4 +117,4 @@ def check_timeout(name: str, value: object) -> float | None:
     if value is None:
         return None
     seconds = check_float(name, value, 0.0, open_low=True)
-    return None if seconds > threading.TIMEOUT_MAX else seconds
+    return None if seconds > _FOREVER else seconds

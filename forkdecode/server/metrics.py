@@ -140,7 +140,10 @@ class MetricsServer:
 
     def __init__(self, registry: CollectorRegistry, listen: str) -> None:
         host, port = _host_and_port(listen)
-        self._server, self._thread = start_http_server(port, host, registry)
+        try:
+            self._server, self._thread = start_http_server(port, host, registry)
+        except OSError as error:
+            raise OSError(f"metrics_listen: {listen} can't be had: {error.strerror or error}") from None
         shown_host = f"[{host}]" if ":" in host else host
         self.address = f"{shown_host}:{self._server.server_port}"
 

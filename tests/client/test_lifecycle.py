@@ -296,6 +296,7 @@ def test_one_loop_alone(server: Running, llm: LLM) -> None:
     ("settings", "field"),
     [
         ({"address": ""}, "address"), ({"address": 5}, "address"), ({"token": ""}, "token"),
+        ({"address": "127.0.0.1:65536"}, "address"), ({"address": "[::1]:" + "9" * 5000}, "address"),
         ({"token": "a b"}, "token"), ({"token": "ü"}, "token"), ({"token": "a\nb"}, "token"),
         ({"tls": True}, "tls"), ({"timeout": 0}, "timeout"), ({"timeout": -1}, "timeout"),
         ({"timeout": float("nan")}, "timeout"), ({"retries": -1}, "retries"), ({"retries": None}, "retries"),
@@ -324,6 +325,8 @@ def test_a_timeout_of_a_call(client: Client) -> None:
         with pytest.raises(InvalidRequestError) as caught:
             client.decode("a", timeout=wrong)  # type: ignore[call-overload]
         assert caught.value.field == "timeout"
+    for long in (1e8, 1e9, 7e9, 9e9, 1e12, 1e300):
+        assert client.decode("a", timeout=long, max_tokens=1).candidates
 
 
 def test_nobody_there() -> None:
