@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from forkdecode.checks import check_int, shown
@@ -23,8 +24,8 @@ class TreeQuest:
 
     algorithm: any treequest.Algorithm (ABMCTSA(), ABMCTSM(), StandardMCTS(), ...). actions: the names that it
     chooses among and how a child is made by each; by default {"step": How()}. With How(whole=True, after=...)
-    a finished answer is refined, which is how the paper goes deeper. trials: children in all; batch: how many
-    are asked for at once. Scores must be from 0 to 1. A trial on a branch that can't go on is answered with
+    a finished answer is refined (the root is not), which is how the paper goes deeper. trials: children in
+    all; batch: how many are asked for at once. Scores must be from 0 to 1. A trial on a branch that can't go on is answered with
     that branch and its score, as a finished game is. seed: the algorithms draw from numpy's and Python's
     global generators, which are set for their calls and put back after them.
     state: the algorithm's own, for treequest.top_k and the like; its node states are Branch objects.
@@ -73,6 +74,8 @@ class TreeQuest:
             for trial in trials:
                 branch: Branch = trial.parent_state or self._root
                 how = self._actions[trial.action]
+                if branch is self._root:
+                    how = replace(how, after="")  # there is nothing to refine yet
                 if branch.state == "open" or (branch.is_finished and how.after):
                     expand.append(Expand(branch.id, 1, how))
                     self._asked.append(trial.trial_id)

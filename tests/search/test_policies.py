@@ -17,6 +17,7 @@ from forkdecode.search import (
     Branch,
     Dvts,
     Expanded,
+    How,
     Mcts,
     Policy,
     Pool,
@@ -389,6 +390,21 @@ def test_treequests_own_algorithms_run_unmodified(algorithm: str) -> None:
     assert 0 < len(lab.branches) - 1 <= 12
     told_of = policy._algorithm.get_state_score_pairs(policy.state)
     assert {branch.id for branch, _ in told_of} <= set(lab.branches)
+
+
+def test_answers_are_refined_and_the_prompt_is_not() -> None:
+    policy = TreeQuest(trials=30, actions={"try": How(whole=True, after="again:")})
+    policy.begin(ROOT)
+    seen = set()
+    for number in range(1, 31):
+        (expand,) = policy.ask().expand
+        assert expand.how == How(whole=True, after="again:" if expand.node else "")
+        seen.add(expand.node == 0)
+        child = Branch(number, expand.node, 1, "finished", scores=(number / 30,), is_scored=True)
+        policy.tell([Expanded(expand, (child,))])
+    assert seen == {True, False}
+    assert not policy.ask().expand
+    assert len(policy.ranked()) == 30
 
 
 def test_treequest_needs_scores_from_0_to_1() -> None:
