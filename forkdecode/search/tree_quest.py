@@ -25,9 +25,9 @@ class TreeQuest:
     algorithm: any treequest.Algorithm (ABMCTSA(), ABMCTSM(), StandardMCTS(), ...). actions: the names that it
     chooses among and how a child is made by each; by default {"step": How()}. With How(whole=True, after=...)
     a finished answer is refined (the root is not), which is how the paper goes deeper. trials: children in
-    all; batch: how many are asked for at once. Scores must be from 0 to 1. A trial on a branch that can't go on is answered with
-    that branch and its score, as a finished game is. seed: the algorithms draw from numpy's and Python's
-    global generators, which are set for their calls and put back after them.
+    all; batch: how many are asked for at once. Scores must be from 0 to 1. A trial on a branch that can't go
+    on is answered with that branch and its score, as a finished game is. seed: the algorithms draw from
+    numpy's and Python's global generators, which are set for their calls and put back after them.
     state: the algorithm's own, for treequest.top_k and the like; its node states are Branch objects.
 
     Needs the extra `search`; raises ModuleNotFoundError without it.
