@@ -14,9 +14,9 @@ from forkdecode.scheduler.group import SequenceGroup, Span
 from forkdecode.scheduler.held_rows import Beginning, HeldRows
 from forkdecode.scheduler.plan import Moves
 from forkdecode.scheduler.preemption import Preemptor
-from forkdecode.scheduler.request import NodeRef
+from forkdecode.scheduler.request import NodeRef, Share
 from forkdecode.scheduler.stats import Counters
-from forkdecode.step import BlockMoves
+from forkdecode.step import I64, BlockMoves
 
 
 class Admission:
@@ -37,6 +37,41 @@ class Admission:
         self._preemptor = preemptor
         self._counters = counters
         self._reserve = int(pool.num_blocks * watermark)
+
+    def follows(self, group: SequenceGroup, running: Sequence[SequenceGroup]) -> bool:
+        """Whether a group that begins at a node better waits: a running group of its tree, of higher rank,
+        computes a prompt that begins like its own, for at least a block more than it would begin with.
+        Once that is computed the group's node gets it. A leader is never one that waits, so some group
+        always computes."""
+        ref = group.request.origin
+        assert ref is not None, "only asked of a group that begins at a node"
+        if group.leader is not None:
+            leader, common = group.leader
+            if leader in running and not leader.prompt_done:
+                return True
+            group.leader = None
+            source = leader.request.origin
+            if source is not None and not self._held.released.for_group(group.number, ref):
+                self._held.obey(Share(source, (ref,), common))
+        if group.parked is not None:
+            return False
+        for other in running:
+            if other.prompt_done or not _same_tree(other, ref) or other.rank > group.rank:
+                continue
+            common = common_length(other.request.prompt[:-1], group.request.prompt[:-1])
+            if common - self._had(group) >= self._pool.block_size:
+                group.leader = (other, common)
+                return True
+        return False
+
+    def _had(self, group: SequenceGroup) -> int:
+        """Tokens of its prompt that a group would begin with."""
+        request, size = group.request, self._pool.block_size
+        cached = 0
+        if self._cache is not None:
+            full = (request.prompt_len - 1) // size
+            cached = len(self._cache.match(request.prompt, request.options.cache_salt, full)) * size
+        return max(cached, self._held.there(request.origin))
 
     def admit(self, group: SequenceGroup, running: Sequence[SequenceGroup], moves: Moves) -> bool:
         """Gives `group` its blocks if they fit; it changes nothing otherwise.
@@ -117,6 +152,18 @@ class Admission:
         if len(beginning.slots):
             self._preemptor.swap_in(group, BlockMoves(beginning.slots, blocks[absent]), moves)
         return HeldRow(blocks, beginning.length, self._pool)
+
+
+def _same_tree(group: SequenceGroup, ref: NodeRef) -> bool:
+    origin = group.request.origin
+    return origin is not None and origin.tree == ref.tree
+
+
+def common_length(one: I64, other: I64) -> int:
+    """How many of the first tokens are the same."""
+    length = min(len(one), len(other))
+    differ = np.flatnonzero(one[:length] != other[:length])
+    return int(differ[0]) if len(differ) else length
 
 
 def origins(groups: Iterable[SequenceGroup]) -> frozenset[NodeRef]:

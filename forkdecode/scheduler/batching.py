@@ -128,13 +128,20 @@ class Batcher:
         self.waiting.push(group, builder.step)
 
     def _admit(self, builder: PlanBuilder) -> None:
-        """Lets waiting groups in, in order, while there are blocks and tokens of the budget left."""
+        """Lets waiting groups in, in order, while there are blocks and tokens of the budget left. Only
+        those that wait for what another group is computing are passed over."""
         budget = self._prefill_budget(builder) - sum(g.pending_tokens for g in self.running)
+        place = 0
         while budget > 0:
-            group = self.waiting.head()
-            if group is None or not self._admission.admit(group, self.running, builder.moves):
+            group = self.waiting.at(place)
+            if group is None:
                 return
-            self.waiting.pop()
+            if group.request.origin is not None and self._admission.follows(group, self.running):
+                place += 1
+                continue
+            if not self._admission.admit(group, self.running, builder.moves):
+                return
+            self.waiting.pop(place)
             bisect.insort(self.running, group, key=lambda g: g.rank)
             group.admitted_step = builder.step
             if group.costs.admitted is None:

@@ -112,6 +112,9 @@ class SequenceGroup:
         self.prompt_done = False
         self.kept: set[int] = set()
         """Candidates that have left a row with a node."""
+        self.leader: tuple[SequenceGroup, int] | None = None
+        """While it waits for a group that computes the beginning of its prompt: that group, and how many
+        tokens they have in common."""
         self.announced = False
         self.rows = GroupRows.prompt(request.prompt_len, request.seed)
         self.last_token: I64 = request.prompt[-1:].astype(np.int64)

@@ -120,6 +120,14 @@ class HeldRows:
         slots = slots[:usable]
         return Beginning(blocks[:usable], slots[slots >= 0], length, max(0, held - length))
 
+    def there(self, ref: NodeRef | None) -> int:
+        """Tokens of the node's row that need not be computed. Not a use of it."""
+        row = None if ref is None else self._rows.get(ref)
+        if row is None:
+            return 0
+        found = (self._blocks.block[row.handles] >= 0) | (self._blocks.slot[row.handles] >= 0)
+        return min(row.length, _leading(found) * self._pool.block_size)
+
     def in_pool(self, ref: NodeRef | None, computed: int, cached: I32) -> Beginning:
         """The same of what is in the pool, in full blocks."""
         size = self._pool.block_size

@@ -44,8 +44,10 @@ class WaitingQueue:
         if aged:
             self._groups.sort(key=lambda g: g.rank)
 
-    def head(self) -> SequenceGroup | None:
-        return self._groups[0] if self._groups else None
+    def at(self, place: int) -> SequenceGroup | None:
+        """The group at a place of the order, None behind the last."""
+        found = self._groups[place : place + 1]
+        return found[0] if found else None
 
-    def pop(self) -> SequenceGroup:
-        return self._groups.pop(0)
+    def pop(self, place: int) -> SequenceGroup:
+        return self._groups.pop(place)

@@ -49,5 +49,6 @@ def test_a_short_search_on_every_side(
     assert shape.least < by_side["requests-on"]["side_computed"] < decoded + paths
     assert by_side["transformers"]["side_computed"] is None
     assert records[0]["leaves"] == 9
+    assert [found["same_leaves"] for found in records[:2]] == [1.0, 1.0]
     assert records[0]["saved"] == 0.5
     assert "each once" in capsys.readouterr().out

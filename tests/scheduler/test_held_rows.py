@@ -261,3 +261,69 @@ def test_a_group_alone_gets_even_what_its_own_node_holds() -> None:
     longest = 4 * (16 - 1 - -(-path // 4)) - path % 4
     tree.decode(leaf, max_tokens=longest)
     tree.end()
+
+
+def forked(tree: Tree, at: int, count: int) -> list[int]:
+    """Nodes of the same path as `at`, which share what it holds."""
+    numbers = list(range(tree.next, tree.next + count))
+    tree.next += count
+    tree.engine.tree(Share(node(at), tuple(map(node, numbers)), len(tree.paths[at])))
+    tree.paths |= dict.fromkeys(numbers, tree.paths[at])
+    return numbers
+
+
+def started(tree: Tree, nodes: list[int], **options: Any) -> list[DecodeRequest]:
+    """A command of each, all before a step."""
+    asked = [tree.command(at, Sample(n=2, seed=at), max_tokens=4, **options) for at in nodes]
+    for what in asked:
+        tree.engine.submit(what)
+    return asked
+
+
+@pytest.mark.parametrize("prefix_cache", [False, True])
+@pytest.mark.parametrize("chunk", [3, 1000])
+def test_commands_that_start_together_compute_what_they_share_once(prefix_cache: bool, chunk: int) -> None:
+    tree = Tree(block_size=4, prefix_cache=prefix_cache, max_prefill_tokens=chunk, max_step_tokens=chunk + 40)
+    longer = tree.extend(0, [4, 5, 6, 7, 8, 9])
+    asked = started(tree, [*forked(tree, 0, 3), longer, 0])
+    ended = run(tree.engine)
+    for what in asked:
+        tree.take(what, ended[what.request_id])
+    assert tree.engine.stats().prefill_tokens == len(PROMPT) - 1 + 6
+    tree.end()
+
+
+@pytest.mark.parametrize(("block_size", "other"), [(32, "t"), (4, "u")])
+def test_nobody_waits_for_less_than_a_block_nor_for_another_tree(block_size: int, other: str) -> None:
+    tree = Tree(block_size=block_size, prefix_cache=False)
+    [first] = started(tree, forked(tree, 0, 1))
+    second = dataclasses.replace(tree.command(0, Greedy(), max_tokens=4), origin=NodeRef(other, 0), keep=None)
+    tree.engine.submit(second)
+    tree.engine.step()
+    assert tree.engine.stats().running_groups == 2
+    assert set(run(tree.engine)) == {first.request_id, second.request_id}
+    assert tree.engine.stats().prefill_tokens == 2 * (len(PROMPT) - 1)
+    tree.engine.tree(Release("u"))
+    tree.end()
+
+
+@pytest.mark.parametrize("end", ["cancel", "preempt", "release", "release it"])
+def test_who_waits_goes_on_when_the_one_that_computes_does_not(end: str) -> None:
+    tree = Tree(block_size=4, prefix_cache=False, max_prefill_tokens=4, max_step_tokens=8)
+    first, second = started(tree, forked(tree, 0, 2))
+    tree.engine.step()
+    assert tree.engine.stats().running_groups == 1
+    assert first.origin is not None
+    assert second.origin is not None
+    if end == "cancel":
+        tree.engine.cancel(first.request_id)
+    elif end == "preempt":
+        tree.engine.scheduler.preempt(first.request_id)
+    else:
+        released = first.origin.node if end == "release" else second.origin.node
+        tree.engine.tree(Release("t", (released,)))
+    ended = run(tree.engine)
+    tree.take(second, ended[second.request_id])
+    if end != "cancel":
+        tree.take(first, ended[first.request_id])
+    tree.end()
