@@ -8,7 +8,7 @@ from forkdecode.errors import GroupFailedError
 from forkdecode.step import F32, I64, SelectionResult, TopK
 from forkdecode.strategies.hypotheses import F64, LIVE, NO_HYPOTHESES, U8, Hypotheses, HypothesisBatch
 from forkdecode.strategies.policy import Decision, GroupRows, StopHits
-from forkdecode.strategies.scoring import beam_score, length_scale
+from forkdecode.strategies.scoring import beam_score
 from forkdecode.types import Beam
 
 
@@ -117,4 +117,5 @@ class BeamPolicy:
         penalty = self._beam.length_penalty
         if self._beam.early_stopping == "never" and penalty > 0.0:
             generated = self._max_tokens
-        return not float(best_live / length_scale(generated, penalty)) > self.hypotheses.worst
+        best = beam_score(np.array([best_live], np.float32), generated, penalty)[0]
+        return not float(best) > self.hypotheses.worst

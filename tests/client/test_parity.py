@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 from collections import defaultdict
 from dataclasses import replace
 from typing import Any
@@ -207,7 +208,12 @@ WRONG: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("wrong", WRONG, ids=lambda it: ascii(it)[:60])
+def _name(wrong: dict[str, Any]) -> str:
+    """Of a test: the same in every process, so without the addresses of objects."""
+    return re.sub(" at 0x[0-9a-f]+", "", ascii(wrong))[:60]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=_name)
 def test_errors(client: Client, llm: LLM, wrong: dict[str, Any]) -> None:
     arguments = {"prompt": "a", **wrong}
     errors = []

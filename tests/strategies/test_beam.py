@@ -209,3 +209,13 @@ def test_live_score_is_the_score_of_ending_now() -> None:
     lineages, candidate, cumulative, _ = _columns(2)
     rows = GroupRows(3, 9, lineages, candidate, cumulative, np.array([-9, -18], np.float32), np.uint64(0))
     assert policy.live_score(rows).tolist() == [-1.0, -2.0]
+
+
+@pytest.mark.parametrize("penalty", [-100.0, 100.0])
+@pytest.mark.parametrize("early", [True, False, "never"])
+@pytest.mark.filterwarnings("error")
+def test_extreme_penalties_overflow_nothing(penalty: float, early: bool | str) -> None:
+    for seed in range(20):
+        beam = Beam(width=2, length_penalty=penalty, early_stopping=early)  # type: ignore[arg-type]
+        out = search(markov(seed, 9, eos=[1]), beam, 12)
+        assert np.isfinite([score for _, score, _ in out.results]).all()
