@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from forkdecode.checks import shown
 from forkdecode.engine.journal import Run
@@ -55,7 +55,16 @@ class Replayed:
         return self.broken is None
 
 
-def replay(path: Path, until: int | None = None, clock: Callable[[], float] = lambda: 0.0) -> Replayed:
+Watch: TypeAlias = Callable[[RunReplay, str, Sequence[Any]], None]
+"""Told of each record once it is replayed: its run, its kind, its parts."""
+
+
+def replay(
+    path: Path,
+    until: int | None = None,
+    clock: Callable[[], float] = lambda: 0.0,
+    watch: Watch = lambda run, kind, parts: None,
+) -> Replayed:
     """Replays every run of a journal, each up to step `until`, to the first break.
 
     clock: the scheduler's; it times requests and decides nothing. Raises InvalidRequestError for a file
@@ -71,6 +80,7 @@ def replay(path: Path, until: int | None = None, clock: Callable[[], float] = la
                 raise invalid("journal", f"begins with {kind!r}", "a file that begins with a run")
             elif until is None or not runs[-1].is_past(until):
                 runs[-1].take(kind, parts)
+                watch(runs[-1], kind, parts)
         if reader.damage is not None and not reader.damage.cut_off:
             raise Broken("file", "record", "a whole record", str(reader.damage))
     except Broken as found:

@@ -18,6 +18,7 @@ from forkdecode.kv.block_pool import BlockAccountingError
 from forkdecode.results import EngineStats
 from forkdecode.scheduler.events import GroupEvent
 from forkdecode.scheduler.request import DecodeRequest, TreeOp
+from forkdecode.scheduler.scheduler import Scheduler
 from forkdecode.step import StepOutput, StepPlan
 from forkdecode.text.stop import StopAutomaton
 from forkdecode.text.token_bytes import TokenBytes
@@ -81,6 +82,18 @@ class RunReplay:
         self._cancels = self._failed_steps = self._peak = 0
         self._ended = "cut off"
         self.step = 0
+        self.events: Sequence[GroupEvent] = ()
+        """Of the record before."""
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """To look at between records."""
+        return self._scheduler
+
+    @property
+    def tokens(self) -> TokenBytes | None:
+        """The vocabulary, once a request had stop strings."""
+        return self._tokens
 
     def is_past(self, until: int) -> bool:
         """Whether step `until` is over."""
@@ -258,6 +271,7 @@ class RunReplay:
             raise Broken("blocks", "counts", "those of the holders", str(error)) from error
 
     def _compare_events(self, expected: Any, events: Sequence[GroupEvent]) -> None:
+        self.events = events
         difference = first_difference(expected, summary(events), ("events",))
         if difference is not None:
             at = difference.path[1] if len(difference.path) > 1 else 0

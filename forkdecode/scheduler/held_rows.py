@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,6 +71,11 @@ class HeldRows:
     def references(self) -> I32:
         """One entry for each reference held on a block of the pool."""
         return self._blocks.references()
+
+    def rows(self) -> Iterator[tuple[NodeRef, I32]]:
+        """Each node that holds something, and the blocks of its row; NOWHERE for those not in the pool."""
+        for ref, row in self._rows.items():
+            yield ref, self._blocks.block[row.handles]
 
     # -- commands ---------------------------------------------------------------------------------
 

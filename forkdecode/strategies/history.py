@@ -62,6 +62,11 @@ class History:
         """How many selections there have been."""
         return len(self._steps)
 
+    def step(self, number: int) -> tuple[I32, I64, F32]:
+        """What the rows after step `number`, counted from 0, continue, append, and its log-probability."""
+        found = self._steps[number]
+        return found.parents, found.tokens, found.logprobs
+
     def append(
         self,
         parents: I32,
