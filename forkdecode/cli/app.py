@@ -124,6 +124,44 @@ def replay(
     raise typer.Exit(replay_journal(journal, until=until, as_json=as_json))
 
 
+trees = typer.Typer(help="Pictures of trees.", no_args_is_help=True)
+app.add_typer(trees, name="tree")
+
+
+@trees.callback()
+def tree() -> None:
+    """Pictures of trees."""
+
+
+@trees.command()
+def show(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", exists=True, dir_okay=False, help="Of Tree.save, Tree.export or serve --journal."
+        ),
+    ],
+    output: Annotated[
+        Path | None, typer.Option("--output", dir_okay=False, help="The page; FILE.html by default.")
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option("--only", help="Of a journal: this request or this tree alone.")
+    ] = None,
+    until: Annotated[
+        int | None, typer.Option("--until", min=1, help="Of a journal: stop after this step.")
+    ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option("--tokenizer", help="Of a journal: the model whose tokens it holds, for texts."),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Write one HTML page that shows a tree: nodes, scores, what was pruned, and KV blocks over steps."""
+    from forkdecode.cli.tree import show_tree
+
+    show_tree(file, output, only=only, until=until, tokenizer=tokenizer)
+
+
 @app.command()
 @with_flags(ENGINE_FLAGS)
 def serve(

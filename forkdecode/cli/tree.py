@@ -1,0 +1,85 @@
+"""`forkdecode tree show`: a page of a saved tree, of exported nodes, or of a step journal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from forkdecode.calls.picture import Picture, page
+from forkdecode.calls.tree.exported import exported_picture
+from forkdecode.config import DEFAULT_MODEL
+from forkdecode.errors import InvalidRequestError, invalid
+from forkdecode.tree_types import NodePath
+
+_ALLOWED = "what Tree.save wrote, exported nodes as JSON (a list, or one a line), or a step journal"
+
+
+def show_tree(
+    path: Path, output: Path | None, *, only: str | None, until: int | None, tokenizer: str | None
+) -> None:
+    """Writes the page, beside the file unless `output` says where. Raises InvalidRequestError, OSError."""
+    picture = _journal(path, only, until, tokenizer) if _is_journal(path) else _saved(path)
+    target = path.with_name(path.name + ".html") if output is None else output
+    target.write_text(page(picture), "ascii")
+    typer.echo(f"{target}: {len(picture.nodes):,} nodes, {len(picture.steps):,} steps")
+
+
+def _is_journal(path: Path) -> bool:
+    from forkdecode.engine.journal_file import MAGIC
+
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+def _saved(path: Path) -> Picture:
+    try:
+        text = path.read_text("utf-8")
+    except UnicodeDecodeError:
+        raise invalid("file", f"{str(path)!r} is no text", _ALLOWED) from None
+    plain = _parsed(text)
+    if isinstance(plain, dict) and "format" in plain:
+        return Picture.of_json(plain)
+    items = plain if isinstance(plain, list) else [plain]
+    if not items:
+        raise invalid("file", f"{str(path)!r} holds no node", _ALLOWED)
+    return exported_picture(path.name, [NodePath.of_json(item) for item in items])
+
+
+def _parsed(text: str) -> Any:
+    """One value, or a value a line."""
+    try:
+        return json.loads(text)
+    except ValueError as whole:
+        try:
+            return [json.loads(line) for line in text.splitlines() if line.strip()]
+        except ValueError:
+            raise invalid("file", f"is no JSON ({whole})", _ALLOWED) from None
+    except RecursionError:
+        raise invalid("file", "is nested too deeply", _ALLOWED) from None
+
+
+def _journal(path: Path, only: str | None, until: int | None, tokenizer: str | None) -> Picture:
+    from forkdecode.engine.journal_picture import journal_picture
+
+    bytes_of = None if tokenizer is None else _opened(tokenizer).of
+    return journal_picture(path, only, until, bytes_of)
+
+
+def _opened(name: str) -> Any:
+    """The bytes of a tokenizer's tokens."""
+    from transformers import AutoTokenizer
+
+    from forkdecode.model.default_model import SMOLLM2, ensure
+    from forkdecode.text.token_bytes import token_bytes
+
+    load: Any = AutoTokenizer.from_pretrained
+    try:
+        return token_bytes(load(str(ensure(SMOLLM2)) if name == DEFAULT_MODEL else name))
+    except InvalidRequestError:
+        raise
+    except Exception as error:  # transformers raises of every kind
+        told = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise invalid("tokenizer", f"{name!r} can't be opened: {told}", "a model's folder or name") from error
