@@ -2,7 +2,7 @@
 const data = JSON.parse(document.getElementById("tree").textContent);
 const nodes = data.nodes;
 const $ = (id) => document.getElementById(id);
-const WIDTH = 240, HEIGHT = data.blocks ? 72 : 60, ACROSS = WIDTH + 56, DOWN = HEIGHT + 10;
+const WIDTH = 290, HEIGHT = data.blocks ? 72 : 60, ACROSS = WIDTH + 56, DOWN = HEIGHT + 10;
 const NEVER = Infinity;
 const number = (value) => value.toLocaleString("en");
 const short = (value) => (Math.abs(value) < 1e5 ? String(Math.round(value * 1000) / 1000) : value.toExponential(3));
@@ -127,7 +127,7 @@ function box(node) {
   head.appendChild(element("span", "why", gone(node) ? "pruned" : grows(node) ? "growing" : node.reason || ""));
   const score = node.score !== null ? node.score : node.logprob;
   if (score !== null && !grows(node)) head.appendChild(element("b", "score", short(score)));
-  const text = made.appendChild(element("div", "text", textOf(node)));
+  const text = made.appendChild(element("div", "text", textOf(node).replaceAll("\n", "\u23ce")));
   text.dir = "auto";
   made.appendChild(element("div", "foot", foot(node)));
   const strip = made.appendChild(element("div", "blocks"));
