@@ -4,6 +4,8 @@ const nodes = data.nodes;
 const $ = (id) => document.getElementById(id);
 const WIDTH = 290, HEIGHT = data.blocks ? 72 : 60, ACROSS = WIDTH + 56, DOWN = HEIGHT + 10;
 const NEVER = Infinity;
+/** A parent stands in the middle of its children; in large trees beside the first, where one sees both. */
+const CENTRED = nodes.length <= 60;
 const number = (value) => value.toLocaleString("en");
 const short = (value) => (Math.abs(value) < 1e5 ? String(Math.round(value * 1000) / 1000) : value.toExponential(3));
 
@@ -32,7 +34,8 @@ function layout() {
       continue;
     }
     node.x = node.depth * ACROSS;
-    node.y = kids.length ? (kids[0].y + kids[kids.length - 1].y) / 2 : DOWN * line++;
+    const last = CENTRED ? kids.length - 1 : 0;
+    node.y = kids.length ? (kids[0].y + kids[last].y) / 2 : DOWN * line++;
     laid.push(node);
   }
 }
@@ -243,7 +246,7 @@ function begin() {
   if (state.zoom >= 0.6) return;
   const root = nodes.find((node) => node.parent === null);
   state.zoom = 0.6;
-  state.y = $("view").clientHeight / 2 - (root.y + HEIGHT / 2) * state.zoom;
+  if (CENTRED) state.y = $("view").clientHeight / 2 - (root.y + HEIGHT / 2) * state.zoom;
   draw();
 }
 
