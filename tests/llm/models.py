@@ -58,12 +58,17 @@ def opened(model: PreTrainedModel | None = None, **settings: Any) -> Iterator[LL
     defaults: dict[str, Any] = {"tokenizer": TOKENIZER, "num_blocks": 4096, "threads": 1}
     with LLM(tiny_llama() if model is None else model, **{**defaults, **settings}) as llm:
         yield llm
-        # What the test sent and did not wait for may still run. A snapshot comes after a step.
-        for _ in range(10_000):
-            stats = llm.stats()
-            if not stats.running_groups + stats.waiting_groups:
-                break
-        assert_idle(llm)
+        settle(llm)
+
+
+def settle(llm: LLM) -> None:
+    """What a test sent and did not wait for may still run, or end within a few steps; then nothing is
+    left. A snapshot comes after a step."""
+    for _ in range(10_000):
+        stats = llm.stats()
+        if not stats.running_groups + stats.waiting_groups:
+            break
+    assert_idle(llm)
 
 
 def assert_idle(llm: LLM) -> None:
