@@ -82,7 +82,9 @@ class Guard:
         record.status = status.code.name
         abort = asyncio.ensure_future(context.abort(*status))
         await asyncio.wait([abort], timeout=_ABORT_SECONDS)
-        # It may wait behind what its reader has not taken, and fail where the deadline cut off another
+        if abort.done() and isinstance(sent := abort.exception(), grpc.aio.AbortError):
+            raise sent  # this very one: gRPC takes any other for a fault
+        # It may wait behind what its reader has not taken, or fail where the deadline cut off another
         # write to a call that is going anyway: the request itself is over.
         abort.add_done_callback(_forget)
         raise grpc.aio.AbortError(status.details)

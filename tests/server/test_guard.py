@@ -14,6 +14,9 @@ from forkdecode.server.auth import TokenBook
 from forkdecode.server.guard import Guard
 from forkdecode.server.record import CallRecord, Recorder
 from forkdecode.server.running import Running
+from tests.server.calls import refused, request_of, stub_of
+from tests.server.puppet import Puppet
+from tests.server.servers import running_server
 
 
 class Going:
@@ -33,6 +36,14 @@ class Going:
 
     async def abort(self, *_: Any) -> None:
         raise RuntimeError("too many operations")
+
+
+def test_a_refusal_is_no_fault_to_grpc(caplog: pytest.LogCaptureFixture) -> None:
+    wrong = request_of(max_tokens=1)
+    wrong.options.max_tokens = 0
+    with running_server(Puppet().backend()) as server, stub_of(server) as stub:
+        refused(lambda: stub.Decode(wrong))
+    assert [r.getMessage() for r in caplog.records if r.name.startswith("grpc")] == []
 
 
 def test_a_status_that_cannot_be_sent_is_no_error_of_ours() -> None:
