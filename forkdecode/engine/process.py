@@ -31,8 +31,8 @@ from forkdecode.model.default_model import SMOLLM2, ensure
 from forkdecode.model.loader import LoadedModel, load
 from forkdecode.scheduler.events import GroupEvent, GroupFailed, GroupFinished
 from forkdecode.scheduler.request import DecodeRequest
-from forkdecode.text.stop import StopAutomaton
-from forkdecode.text.token_bytes import TokenBytes, token_bytes
+from forkdecode.text.stop import StopAutomata, StopAutomaton
+from forkdecode.text.token_bytes import token_bytes
 from forkdecode.wire.frames import FrameReader, Outbox
 from forkdecode.wire.messages import (
     AskStats,
@@ -54,7 +54,6 @@ LAST_WORDS = 5.0
 """Seconds that an ending process gives the front end to take what was said."""
 END_GRACE = 10.0
 """Seconds that a process has to end in order when the front end is gone."""
-_MAX_AUTOMATA = 64
 _log = structlog.get_logger("forkdecode.engine")
 
 
@@ -185,21 +184,13 @@ class Automata:
     """Stop automata, which don't cross: made here from the texts, and shared."""
 
     def __init__(self, loaded: LoadedModel) -> None:
-        self._tokens: TokenBytes | None = None
+        self._shared: StopAutomata | None = None
         if loaded.tokenizer is not None:
-            self._tokens = token_bytes(loaded.tokenizer, loaded.info.vocab_size)
-        self._known: dict[tuple[str, ...], StopAutomaton] = {}
+            self._shared = StopAutomata(token_bytes(loaded.tokenizer, loaded.info.vocab_size))
 
     def of(self, stop: tuple[str, ...]) -> StopAutomaton | None:
         """The automaton of a request's stop strings, None for none."""
-        if not stop or self._tokens is None:
-            return None
-        automaton = self._known.get(stop)
-        if automaton is None:
-            if len(self._known) >= _MAX_AUTOMATA:
-                self._known.clear()
-            automaton = self._known[stop] = StopAutomaton(stop, self._tokens)
-        return automaton
+        return self._shared.of(stop) if stop and self._shared is not None else None
 
 
 class Desk:

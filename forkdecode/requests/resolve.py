@@ -20,7 +20,7 @@ from forkdecode.requests.text_limit import TextLimit
 from forkdecode.scheduler.request import DecodeRequest
 from forkdecode.step import I64, ProcessorSpec
 from forkdecode.text.detokenizer import Detokenizer
-from forkdecode.text.stop import StopAutomaton
+from forkdecode.text.stop import StopAutomata, StopAutomaton
 from forkdecode.text.token_bytes import TokenBytes, token_bytes
 from forkdecode.types import (
     BEAM_OPTIONS,
@@ -34,8 +34,6 @@ from forkdecode.types import (
     Strategy,
 )
 
-_MAX_AUTOMATA = 64
-
 
 class Resolver:
     """Checks requests against one model. Safe to call from several threads."""
@@ -48,7 +46,7 @@ class Resolver:
         self._limit = TextLimit(tokenizer, info.max_positions)
         # Tokenizers keep state while they encode (truncation, padding, Python's own caches).
         self._tokenizing = threading.Lock()
-        self._automata: dict[tuple[str, ...], StopAutomaton] = {}
+        self._automata = StopAutomata(self._bytes)
 
     def resolve(
         self,
@@ -251,13 +249,7 @@ class Resolver:
             return None
         if self._tokenizer is None:
             raise invalid("stop", "this model has no tokenizer", "stop_token_ids")
-        automaton = self._automata.get(stop)
-        if automaton is None:
-            if len(self._automata) >= _MAX_AUTOMATA:
-                self._automata.clear()
-            automaton = StopAutomaton(stop, self.token_bytes())
-            self._automata[stop] = automaton
-        return automaton
+        return self._automata.of(stop)
 
 
 def _check_beam_options(strategy: Strategy, options: Options) -> None:

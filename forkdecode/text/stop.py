@@ -13,6 +13,7 @@ from forkdecode.text.token_bytes import TokenBytes
 
 ROOT = 0
 MAX_KEPT_STATES = 64
+MAX_KEPT_AUTOMATA = 64
 
 
 class StopAutomaton:
@@ -127,6 +128,24 @@ class StopAutomaton:
         back = np.empty_like(order)
         back[order] = np.arange(len(order))
         return state[back], hit[back]
+
+
+class StopAutomata:
+    """One vocabulary's automata, shared between requests of the same stop strings: each keeps what it
+    has worked out."""
+
+    def __init__(self, tokens: TokenBytes) -> None:
+        self._tokens = tokens
+        self._known: dict[tuple[str, ...], StopAutomaton] = {}
+
+    def of(self, stop: tuple[str, ...]) -> StopAutomaton:
+        """The automaton of these stop strings. Raises InvalidRequestError for an empty one."""
+        automaton = self._known.get(stop)
+        if automaton is None:
+            if len(self._known) >= MAX_KEPT_AUTOMATA:
+                self._known.clear()
+            automaton = self._known[stop] = StopAutomaton(stop, self._tokens)
+        return automaton
 
 
 def _compile(patterns: Sequence[bytes]) -> tuple[I64, I32, I32]:
