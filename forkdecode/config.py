@@ -13,6 +13,7 @@ from forkdecode.errors import invalid
 Preemption: TypeAlias = Literal["auto", "recompute", "swap"]
 DEFAULT_MODEL = "smollm2-135m-instruct"
 MAX_BYTES = 2**63 - 1
+MAX_THREADS = 4096
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4,
           "ki": 1024, "mi": 1024**2, "gi": 1024**3, "ti": 1024**4}  # fmt: skip
 

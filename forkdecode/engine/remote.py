@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from forkdecode.checks import check_int, check_unicode, shown
-from forkdecode.config import DEFAULT_MODEL, EngineConfig
+from forkdecode.config import DEFAULT_MODEL, MAX_THREADS, EngineConfig
 from forkdecode.engine.port import Job
 from forkdecode.engine.sizing import Capacity
 from forkdecode.engine.supervisor import EngineState, Supervisor
@@ -19,8 +19,6 @@ from forkdecode.model.info import ModelInfo
 from forkdecode.results import EngineStats
 from forkdecode.scheduler.request import DecodeRequest, TreeOp
 from forkdecode.wire.messages import Start
-
-MAX_THREADS = 4096
 
 
 class EngineProcess:

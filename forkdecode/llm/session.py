@@ -11,7 +11,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from forkdecode.checks import check_int, check_unicode, shown
-from forkdecode.config import EngineConfig
+from forkdecode.config import MAX_THREADS, EngineConfig
 from forkdecode.engine.start import RunningEngine, start_engine
 from forkdecode.errors import invalid
 from forkdecode.model.loader import LoadedModel, adopt, load
@@ -20,8 +20,6 @@ from forkdecode.tree.local import OpenSession
 from forkdecode.tree.running import Emit
 from forkdecode.tree.session import Post, TreeSession
 from forkdecode.tree_types import OpenTree, TreeLimits
-
-MAX_THREADS = 4096
 
 
 @dataclass(frozen=True, slots=True)
