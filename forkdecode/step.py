@@ -8,16 +8,48 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-U64 = NDArray[np.uint64]
-F32 = NDArray[np.float32]
-Bools = NDArray[np.bool_]
+from forkdecode.allowed import AllowedSource
+from forkdecode.choices import (
+    F32,
+    I32,
+    I64,
+    U64,
+    Bools,
+    Choice,
+    Draw,
+    FinishMask,
+    Gather,
+    GumbelTopK,
+    RowTopK,
+    TopK,
+)
+
+__all__ = [
+    "F32",
+    "I32",
+    "I64",
+    "U64",
+    "BlockMoves",
+    "Bools",
+    "Choice",
+    "DecodeRows",
+    "Draw",
+    "FinishMask",
+    "Gather",
+    "GumbelTopK",
+    "ProcessorSpec",
+    "QuerySegment",
+    "RowTopK",
+    "SelectionRequest",
+    "SelectionResult",
+    "StepOutput",
+    "StepPlan",
+    "TopK",
+    "TopLogprobs",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,60 +155,6 @@ class ProcessorSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
-    """Draw one token for each of N children; child i continues the group's logits row source[i].
-
-    temperature 0 is argmax (ties to the lower token id). top_k 0, top_p 1, min_p 0 and typical_p 1
-    are off. The uniform of child i is `lineage.uniform(lineage[i], position)`.
-    """
-
-    source: I32
-    lineage: U64
-    position: int
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    typical_p: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class FinishMask:
-    """Which tokens would complete a stop string: table[state[r], token] for logits row r."""
-
-    table: Bools
-    state: I64
-
-
-@dataclass(frozen=True, slots=True)
-class TopK:
-    """The best `k` continuations over all R rows of the group.
-
-    score = base[r] + processed log-probability, float32; ordered by score, then row, then token;
-    candidates at -inf are never listed. With `finishing`, k is doubled until `live` listed
-    candidates don't finish or no legal candidate is left out.
-    """
-
-    k: int
-    base: F32
-    live: int
-    finishing: FinishMask | None = None
-    finishing_ids: I64 | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Gather:
-    """The raw log-probabilities of named tokens: child i is `tokens[i]` after the group's logits row
-    source[i]. Processors do not apply."""
-
-    source: I32
-    tokens: I64
-
-
-Choice: TypeAlias = Draw | TopK | Gather
-
-
-@dataclass(frozen=True, slots=True)
 class SelectionRequest:
     """What one group wants from its logits rows `logits_start .. logits_start + rows`.
 
@@ -195,6 +173,8 @@ class SelectionRequest:
     generated: I64 | None
     num_generated: int
     num_logprobs: int | None = None
+    allowed: AllowedSource | None = None
+    """What a constraint lets each row continue with; None for anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +195,8 @@ class SelectionResult:
     selection_logprobs [N]: after processors (Draw: of the distribution drawn from; TopK: processed
     log_softmax, not renormalised; Gather: the raw ones again). scores [N]: base + selection_logprob
     for TopK, else zeros.
-    error: why this group failed, in which case the arrays are empty.
+    error: why this group failed, in which case the arrays are empty. ended [N]: which candidates end
+    because their constraint is complete; None for none.
     """
 
     group_id: int
@@ -226,6 +207,7 @@ class SelectionResult:
     scores: F32
     top: TopLogprobs | None = None
     error: str | None = None
+    ended: Bools | None = None
 
     @staticmethod
     def failed(group_id: int, error: str) -> SelectionResult:

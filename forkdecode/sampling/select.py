@@ -40,8 +40,10 @@ def select(
             draws.append((i, request, choice))
         elif isinstance(choice, TopK):
             topks.append((i, request, choice))
-        else:
+        elif isinstance(choice, Gather):
             gathers.append((i, request, choice))
+        else:
+            done[i] = SelectionResult.failed(request.group_id, f"{type(choice).__name__} is not known here")
     _serve(logits, draws, check=check_draw, ways=(draw_plain, draw_processed), threads=workers, done=done)
     _serve(logits, topks, check=check_topk, ways=(topk_plain, topk_processed), threads=workers, done=done)
     both = (gather_named, gather_named)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from forkdecode.allowed import Constraint
 from forkdecode.errors import CapacityError
 from forkdecode.step import I64, ProcessorSpec
 from forkdecode.text.stop import StopAutomaton
@@ -66,6 +67,8 @@ class DecodeRequest:
     stream: bool = False
     origin: NodeRef | None = None
     keep: NodeRef | None = None
+    constraint: Constraint | None = None
+    """Of options.constraint; None in a replay, where nothing is selected, too."""
 
     @property
     def prompt_len(self) -> int:

@@ -6,14 +6,27 @@ import dataclasses
 from collections.abc import Iterator
 from types import ModuleType
 
-from forkdecode import config, results, step, types
+from forkdecode import choices, config, constraint_types, results, step, strategy_types, types
+from forkdecode.allowed import AllowedSource, Constraint
 from forkdecode.model import info
 from forkdecode.scheduler import events, request
 from forkdecode.text.stop import StopAutomaton
 from forkdecode.wire import messages
 from forkdecode.wire.codec import Codec
 
-MODULES = (types, config, results, step, info, request, events, messages)
+MODULES = (
+    types,
+    strategy_types,
+    constraint_types,
+    config,
+    results,
+    step,
+    choices,
+    info,
+    request,
+    events,
+    messages,
+)
 """Their frozen dataclasses, all of them."""
 
 
@@ -25,5 +38,5 @@ def records_of(module: ModuleType) -> Iterator[type]:
             yield value
 
 
-CODEC = Codec((cls for module in MODULES for cls in records_of(module)), absent=frozenset({StopAutomaton}))
-"""Stop automata are made anew, from options.stop, by whoever has the tokenizer."""
+CODEC = Codec((cls for module in MODULES for cls in records_of(module)), absent=frozenset({StopAutomaton, Constraint, AllowedSource}))
+"""Stop automata and constraints are made anew, from the options, by whoever has the tokenizer."""

@@ -21,6 +21,12 @@ class EarlyStopping(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     EARLY_STOPPING_TRUE: _ClassVar[EarlyStopping]
     EARLY_STOPPING_NEVER: _ClassVar[EarlyStopping]
 
+class CatalogueEnd(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CATALOGUE_END_UNSPECIFIED: _ClassVar[CatalogueEnd]
+    CATALOGUE_END_EOS: _ClassVar[CatalogueEnd]
+    CATALOGUE_END_ITEM: _ClassVar[CatalogueEnd]
+
 class FinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     FINISH_REASON_UNSPECIFIED: _ClassVar[FinishReason]
@@ -55,6 +61,9 @@ EARLY_STOPPING_UNSPECIFIED: EarlyStopping
 EARLY_STOPPING_FALSE: EarlyStopping
 EARLY_STOPPING_TRUE: EarlyStopping
 EARLY_STOPPING_NEVER: EarlyStopping
+CATALOGUE_END_UNSPECIFIED: CatalogueEnd
+CATALOGUE_END_EOS: CatalogueEnd
+CATALOGUE_END_ITEM: CatalogueEnd
 FINISH_REASON_UNSPECIFIED: FinishReason
 FINISH_REASON_EOS: FinishReason
 FINISH_REASON_STOP: FinishReason
@@ -105,12 +114,14 @@ class TokenIds(_message.Message):
     def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class DecodeRequest(_message.Message):
-    __slots__ = ("prompt", "greedy", "sample", "best_of", "beam", "options", "request_id", "stream")
+    __slots__ = ("prompt", "greedy", "sample", "best_of", "beam", "diverse_beam", "stochastic_beam", "options", "request_id", "stream")
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     GREEDY_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_FIELD_NUMBER: _ClassVar[int]
     BEST_OF_FIELD_NUMBER: _ClassVar[int]
     BEAM_FIELD_NUMBER: _ClassVar[int]
+    DIVERSE_BEAM_FIELD_NUMBER: _ClassVar[int]
+    STOCHASTIC_BEAM_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
@@ -119,10 +130,12 @@ class DecodeRequest(_message.Message):
     sample: Sample
     best_of: BestOf
     beam: Beam
+    diverse_beam: DiverseBeam
+    stochastic_beam: StochasticBeam
     options: Options
     request_id: str
     stream: bool
-    def __init__(self, prompt: _Optional[_Union[Prompt, _Mapping]] = ..., greedy: _Optional[_Union[Greedy, _Mapping]] = ..., sample: _Optional[_Union[Sample, _Mapping]] = ..., best_of: _Optional[_Union[BestOf, _Mapping]] = ..., beam: _Optional[_Union[Beam, _Mapping]] = ..., options: _Optional[_Union[Options, _Mapping]] = ..., request_id: _Optional[str] = ..., stream: bool = ...) -> None: ...
+    def __init__(self, prompt: _Optional[_Union[Prompt, _Mapping]] = ..., greedy: _Optional[_Union[Greedy, _Mapping]] = ..., sample: _Optional[_Union[Sample, _Mapping]] = ..., best_of: _Optional[_Union[BestOf, _Mapping]] = ..., beam: _Optional[_Union[Beam, _Mapping]] = ..., diverse_beam: _Optional[_Union[DiverseBeam, _Mapping]] = ..., stochastic_beam: _Optional[_Union[StochasticBeam, _Mapping]] = ..., options: _Optional[_Union[Options, _Mapping]] = ..., request_id: _Optional[str] = ..., stream: bool = ...) -> None: ...
 
 class Greedy(_message.Message):
     __slots__ = ()
@@ -167,21 +180,49 @@ class Sampling(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., typical_p: _Optional[float] = ..., seed: _Optional[int] = ...) -> None: ...
 
 class Beam(_message.Message):
-    __slots__ = ("width", "num_return_sequences", "length_penalty", "early_stopping", "patience")
+    __slots__ = ("width", "num_return_sequences", "length_penalty", "early_stopping", "patience", "widths", "sibling_penalty")
     WIDTH_FIELD_NUMBER: _ClassVar[int]
     NUM_RETURN_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     LENGTH_PENALTY_FIELD_NUMBER: _ClassVar[int]
     EARLY_STOPPING_FIELD_NUMBER: _ClassVar[int]
     PATIENCE_FIELD_NUMBER: _ClassVar[int]
+    WIDTHS_FIELD_NUMBER: _ClassVar[int]
+    SIBLING_PENALTY_FIELD_NUMBER: _ClassVar[int]
     width: int
     num_return_sequences: int
     length_penalty: float
     early_stopping: EarlyStopping
     patience: float
-    def __init__(self, width: _Optional[int] = ..., num_return_sequences: _Optional[int] = ..., length_penalty: _Optional[float] = ..., early_stopping: _Optional[_Union[EarlyStopping, str]] = ..., patience: _Optional[float] = ...) -> None: ...
+    widths: _containers.RepeatedScalarFieldContainer[int]
+    sibling_penalty: float
+    def __init__(self, width: _Optional[int] = ..., num_return_sequences: _Optional[int] = ..., length_penalty: _Optional[float] = ..., early_stopping: _Optional[_Union[EarlyStopping, str]] = ..., patience: _Optional[float] = ..., widths: _Optional[_Iterable[int]] = ..., sibling_penalty: _Optional[float] = ...) -> None: ...
+
+class DiverseBeam(_message.Message):
+    __slots__ = ("width", "groups", "diversity_penalty", "num_return_sequences", "length_penalty", "early_stopping")
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    DIVERSITY_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    NUM_RETURN_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    EARLY_STOPPING_FIELD_NUMBER: _ClassVar[int]
+    width: int
+    groups: int
+    diversity_penalty: float
+    num_return_sequences: int
+    length_penalty: float
+    early_stopping: EarlyStopping
+    def __init__(self, width: _Optional[int] = ..., groups: _Optional[int] = ..., diversity_penalty: _Optional[float] = ..., num_return_sequences: _Optional[int] = ..., length_penalty: _Optional[float] = ..., early_stopping: _Optional[_Union[EarlyStopping, str]] = ...) -> None: ...
+
+class StochasticBeam(_message.Message):
+    __slots__ = ("width", "sampling")
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    width: int
+    sampling: Sampling
+    def __init__(self, width: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ...) -> None: ...
 
 class Options(_message.Message):
-    __slots__ = ("max_tokens", "min_tokens", "stop", "stop_token_ids", "include_stop", "ignore_eos", "repetition_penalty", "presence_penalty", "frequency_penalty", "no_repeat_ngram_size", "logit_bias", "bad_words", "allowed_token_ids", "forced_prefix_text", "forced_prefix_ids", "return_logprobs", "update_every", "update_beams", "priority", "cache_salt")
+    __slots__ = ("max_tokens", "min_tokens", "stop", "stop_token_ids", "include_stop", "ignore_eos", "repetition_penalty", "presence_penalty", "frequency_penalty", "no_repeat_ngram_size", "logit_bias", "bad_words", "allowed_token_ids", "forced_prefix_text", "forced_prefix_ids", "return_logprobs", "update_every", "update_beams", "priority", "cache_salt", "constraint")
     class LogitBiasEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -209,6 +250,7 @@ class Options(_message.Message):
     UPDATE_BEAMS_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
+    CONSTRAINT_FIELD_NUMBER: _ClassVar[int]
     max_tokens: int
     min_tokens: int
     stop: _containers.RepeatedScalarFieldContainer[str]
@@ -229,7 +271,30 @@ class Options(_message.Message):
     update_beams: int
     priority: int
     cache_salt: str
-    def __init__(self, max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., include_stop: bool = ..., ignore_eos: bool = ..., repetition_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., no_repeat_ngram_size: _Optional[int] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., bad_words: _Optional[_Iterable[_Union[BadWord, _Mapping]]] = ..., allowed_token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., forced_prefix_text: _Optional[str] = ..., forced_prefix_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., return_logprobs: _Optional[int] = ..., update_every: _Optional[int] = ..., update_beams: _Optional[int] = ..., priority: _Optional[int] = ..., cache_salt: _Optional[str] = ...) -> None: ...
+    constraint: Constraint
+    def __init__(self, max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., include_stop: bool = ..., ignore_eos: bool = ..., repetition_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., no_repeat_ngram_size: _Optional[int] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., bad_words: _Optional[_Iterable[_Union[BadWord, _Mapping]]] = ..., allowed_token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., forced_prefix_text: _Optional[str] = ..., forced_prefix_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., return_logprobs: _Optional[int] = ..., update_every: _Optional[int] = ..., update_beams: _Optional[int] = ..., priority: _Optional[int] = ..., cache_salt: _Optional[str] = ..., constraint: _Optional[_Union[Constraint, _Mapping]] = ...) -> None: ...
+
+class Constraint(_message.Message):
+    __slots__ = ("regex", "json_schema", "lark", "gbnf", "catalogue")
+    REGEX_FIELD_NUMBER: _ClassVar[int]
+    JSON_SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    LARK_FIELD_NUMBER: _ClassVar[int]
+    GBNF_FIELD_NUMBER: _ClassVar[int]
+    CATALOGUE_FIELD_NUMBER: _ClassVar[int]
+    regex: str
+    json_schema: str
+    lark: str
+    gbnf: str
+    catalogue: FromCatalogue
+    def __init__(self, regex: _Optional[str] = ..., json_schema: _Optional[str] = ..., lark: _Optional[str] = ..., gbnf: _Optional[str] = ..., catalogue: _Optional[_Union[FromCatalogue, _Mapping]] = ...) -> None: ...
+
+class FromCatalogue(_message.Message):
+    __slots__ = ("name", "end")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    end: CatalogueEnd
+    def __init__(self, name: _Optional[str] = ..., end: _Optional[_Union[CatalogueEnd, str]] = ...) -> None: ...
 
 class BadWord(_message.Message):
     __slots__ = ("text", "token_ids")
@@ -320,19 +385,21 @@ class LiveBeam(_message.Message):
     def __init__(self, hypothesis_id: _Optional[int] = ..., parent_id: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., text: _Optional[str] = ..., score: _Optional[float] = ...) -> None: ...
 
 class Finished(_message.Message):
-    __slots__ = ("candidates", "usage", "prompt_token_ids", "seed")
+    __slots__ = ("candidates", "usage", "prompt_token_ids", "seed", "exhausted")
     CANDIDATES_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    EXHAUSTED_FIELD_NUMBER: _ClassVar[int]
     candidates: _containers.RepeatedCompositeFieldContainer[Candidate]
     usage: Usage
     prompt_token_ids: TokenIds
     seed: int
-    def __init__(self, candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., prompt_token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., seed: _Optional[int] = ...) -> None: ...
+    exhausted: bool
+    def __init__(self, candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., prompt_token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., seed: _Optional[int] = ..., exhausted: bool = ...) -> None: ...
 
 class Candidate(_message.Message):
-    __slots__ = ("index", "token_ids", "text", "finish_reason", "cumulative_logprob", "selection_logprob", "score", "logprobs")
+    __slots__ = ("index", "token_ids", "text", "finish_reason", "cumulative_logprob", "selection_logprob", "score", "logprobs", "item")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
@@ -341,6 +408,7 @@ class Candidate(_message.Message):
     SELECTION_LOGPROB_FIELD_NUMBER: _ClassVar[int]
     SCORE_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    ITEM_FIELD_NUMBER: _ClassVar[int]
     index: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     text: str
@@ -349,7 +417,8 @@ class Candidate(_message.Message):
     selection_logprob: float
     score: float
     logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprob]
-    def __init__(self, index: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., text: _Optional[str] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., cumulative_logprob: _Optional[float] = ..., selection_logprob: _Optional[float] = ..., score: _Optional[float] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ...) -> None: ...
+    item: str
+    def __init__(self, index: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., text: _Optional[str] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., cumulative_logprob: _Optional[float] = ..., selection_logprob: _Optional[float] = ..., score: _Optional[float] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., item: _Optional[str] = ...) -> None: ...
 
 class TokenLogprob(_message.Message):
     __slots__ = ("token_id", "logprob", "selection_logprob", "top", "top_processed")
@@ -864,7 +933,7 @@ class GetModelRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetModelResponse(_message.Message):
-    __slots__ = ("name", "dtype", "vocab_size", "max_positions", "eos_ids", "block_size", "num_blocks", "has_chat_template", "has_tokenizer", "version", "max_request_bytes")
+    __slots__ = ("name", "dtype", "vocab_size", "max_positions", "eos_ids", "block_size", "num_blocks", "has_chat_template", "has_tokenizer", "version", "max_request_bytes", "catalogues")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -876,6 +945,7 @@ class GetModelResponse(_message.Message):
     HAS_TOKENIZER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     MAX_REQUEST_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CATALOGUES_FIELD_NUMBER: _ClassVar[int]
     name: str
     dtype: str
     vocab_size: int
@@ -887,7 +957,8 @@ class GetModelResponse(_message.Message):
     has_tokenizer: bool
     version: str
     max_request_bytes: int
-    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_positions: _Optional[int] = ..., eos_ids: _Optional[_Iterable[int]] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., has_chat_template: bool = ..., has_tokenizer: bool = ..., version: _Optional[str] = ..., max_request_bytes: _Optional[int] = ...) -> None: ...
+    catalogues: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_positions: _Optional[int] = ..., eos_ids: _Optional[_Iterable[int]] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., has_chat_template: bool = ..., has_tokenizer: bool = ..., version: _Optional[str] = ..., max_request_bytes: _Optional[int] = ..., catalogues: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GetStatsRequest(_message.Message):
     __slots__ = ()
