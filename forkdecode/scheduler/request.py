@@ -69,6 +69,9 @@ class DecodeRequest:
     keep: NodeRef | None = None
     constraint: Constraint | None = None
     """Of options.constraint; None in a replay, where nothing is selected, too."""
+    constraint_start: int | None = None
+    """Tokens of the prompt before those that the constraint holds for already, as `constraint` knows; None:
+    it begins after the prompt."""
 
     @property
     def prompt_len(self) -> int:

@@ -3,25 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
+from forkdecode.constraint_types import ConstraintSpec
 from forkdecode.step import F32, I64
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A constraint that holds for the tokens of a path after the first `start`."""
+
+    constraint: ConstraintSpec
+    start: int
 
 
 class Path:
     """The tokens before + ids. Never changes; split() only says the same in two pieces.
 
-    logprobs: one a token of `ids`, or None where they were given. holders: how many pieces that follow, and
-    nodes whose KV ends here, refer to its blocks; ends: how many of these are nodes.
+    logprobs: one a token of `ids`, or None where they were given. begun: the constraint that `ids`, and
+    maybe tokens before them, follow. holders: how many pieces that follow, and nodes whose KV ends here,
+    refer to its blocks; ends: how many of these are nodes.
     """
 
-    __slots__ = ("before", "ends", "holders", "ids", "logprobs", "start")
+    __slots__ = ("before", "begun", "ends", "holders", "ids", "logprobs", "start")
 
-    def __init__(self, before: Path | None, ids: I64, logprobs: F32 | None = None) -> None:
+    def __init__(
+        self, before: Path | None, ids: I64, logprobs: F32 | None = None, begun: Begun | None = None
+    ) -> None:
         self.before = before
         self.ids = ids
         self.logprobs = logprobs
+        self.begun = begun
         self.start = 0 if before is None else before.length
         self.holders = 0
         self.ends = 0
@@ -53,7 +67,8 @@ class Path:
 
     def _split(self, length: int) -> Path:
         at = length - self.start
-        first = Path(self.before, self.ids[:at], None if self.logprobs is None else self.logprobs[:at])
+        logprobs = None if self.logprobs is None else self.logprobs[:at]
+        first = Path(self.before, self.ids[:at], logprobs, self.begun)
         first.holders = 1 if self.holders else 0
         self.before, self.start, self.ids = first, length, self.ids[at:]
         if self.logprobs is not None:
