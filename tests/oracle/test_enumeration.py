@@ -6,17 +6,16 @@ The engine must return each complete sequence exactly once, ranked.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forkdecode import Beam, Options
-from tests.oracle.beam_rule import Hypothesis, Path, Search
+from tests.oracle.beam_rule import Search
 from tests.oracle.engines import Case, Pair, hypotheses, model_scores, paired
+from tests.oracle.enumeration import all_sequences, ends_by, ranking
 from tests.oracle.test_random_models import random_llama
 from tests.oracle.verdict import assert_same
 
@@ -51,33 +50,12 @@ def cases(draw: st.DrawFn) -> Case:
 @given(cases())
 @settings(max_examples=40)
 def test_finds_every_sequence(pair: Pair, case: Case) -> None:
-    want, gap = everything(pair, case)
+    every = everything(pair, case)
     (result,) = pair.decode([case])
-    assert_same(hypotheses(result), want, lambda: gap, case)
+    assert_same(hypotheses(result), every.hypotheses, lambda: every, case)
 
 
-def everything(pair: Pair, case: Case) -> tuple[list[Hypothesis], Search]:
+def everything(pair: Pair, case: Case) -> Search:
     """All complete sequences, best first, and by how little they are ordered."""
     scores = model_scores(pair.oracle, case.prompt, case.options, case.ends, greedy=False)
-    totals: dict[Path, np.float32] = {(): np.float32(0)}
-    found: list[Hypothesis] = []
-    for length in range(1, case.options.max_tokens + 1):
-        paths = list(totals)
-        table = scores(paths) if paths else np.empty((0, VOCAB), np.float32)
-        grown = {
-            (*path, token): np.float32(totals[path] + table[row, token])
-            for (row, path), token in itertools.product(enumerate(paths), range(VOCAB))
-            if table[row, token] > -np.inf
-        }
-        totals = {}
-        for path, total in grown.items():
-            if path[-1] in case.ends or length == case.options.max_tokens:
-                found.append(Hypothesis(path, case.rule.score(total, length)))
-            else:
-                totals[path] = total
-    found.sort(key=lambda h: -h.score)
-    course = Search()
-    for better, worse in itertools.pairwise(found):
-        unit = case.rule.unit(len(better.tokens), len(worse.tokens))
-        course.decided(better.score, worse.score, "the order of two hypotheses", unit)
-    return found, course
+    return ranking(case.rule, all_sequences(scores, ends_by(case.ends), case.options.max_tokens))
