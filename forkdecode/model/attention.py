@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -21,15 +22,36 @@ class _AttentionModule(Protocol):
     layer_idx: int
 
 
+class AttentionPlans(Protocol):
+    """Where a step's plans come from."""
+
+    def plan(self, num_heads: int, kv: torch.Tensor, window: int | None) -> AttentionPlan:
+        """For layers with num_heads query heads, a cache shaped like `kv` [2, K, B, S, D] and this window."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkPlans:
+    """Plans from a step's work, for CPUs; elsewhere the reference, which needs none."""
+
+    work: AttentionWork
+
+    def plan(self, num_heads: int, kv: torch.Tensor, window: int | None) -> AttentionPlan:
+        """See AttentionPlans."""
+        return plan_attention(self.work, num_heads=num_heads, kv=kv, window=window)
+
+
 class StepAttention:
-    """One step's attention metadata; plans are made once for all layers of equal shape and window."""
+    """One step's attention metadata; plans are made once for all layers of equal shape and window.
+
+    slots [n <= T] int64: where the first n tokens' keys and values go; on a GPU -1 is nowhere.
+    """
 
     def __init__(
-        self, cache: KvCache, work: AttentionWork, slots: torch.Tensor, windows: tuple[int | None, ...]
+        self, cache: KvCache, plans: AttentionPlans, slots: torch.Tensor, windows: tuple[int | None, ...]
     ) -> None:
         self.cache = cache
         self.slots = slots
-        self._work = work
+        self._source = plans
         self._windows = windows
         self._plans: dict[tuple[int, int, int, int | None], AttentionPlan] = {}
 
@@ -39,7 +61,7 @@ class StepAttention:
         key = (num_heads, kv.shape[1], kv.shape[4], window)
         found = self._plans.get(key)
         if found is None:
-            found = self._plans[key] = plan_attention(self._work, num_heads=num_heads, kv=kv, window=window)
+            found = self._plans[key] = self._source.plan(num_heads, kv, window)
         return found, window
 
 

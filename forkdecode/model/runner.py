@@ -14,13 +14,23 @@ import torch
 from transformers import PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
-from forkdecode.model.attention import ATTENTION_NAME, STEP_ARGUMENT, StepAttention, install
+from forkdecode.model.attention import (
+    ATTENTION_NAME,
+    STEP_ARGUMENT,
+    AttentionPlans,
+    StepAttention,
+    WorkPlans,
+    install,
+)
 from forkdecode.model.experts import install_experts
+from forkdecode.model.gpu_kernels import kernels_fit
 from forkdecode.model.head import LogitsHead
 from forkdecode.model.info import ModelInfo
 from forkdecode.model.kv_cache import KvCache
 from forkdecode.model.lean import LeanDecoder
+from forkdecode.model.node_plans import NodePlans, Planners, StepShape
 from forkdecode.model.packing import pack_linears
+from forkdecode.model.static_step import GraphedDecoder, capture_graph
 from forkdecode.model.weights import convert
 from forkdecode.sampling.gather import cut, joined
 from forkdecode.sampling.select import select
@@ -38,6 +48,7 @@ class Runner:
     The model is prepared in place, and belongs to the runner from then on: on a CPU its weights are
     repacked. threads: torch's thread count for the whole process; None leaves it. decoder: "auto"
     takes LeanDecoder for the models that it knows, "generic" transformers' own modules for all.
+    attention: "nodes" runs from node lists on a CPU too, as on a GPU.
     """
 
     def __init__(
@@ -51,6 +62,7 @@ class Runner:
         device: torch.device | str,
         threads: int | None = None,
         decoder: Literal["auto", "generic"] = "auto",
+        attention: Literal["auto", "nodes"] = "auto",
     ) -> None:
         self.device = torch.device(device)
         if threads is not None:
@@ -63,6 +75,14 @@ class Runner:
         self._head = LogitsHead(model, info.vocab_size)
         self._windows = info.windows
         self.cache = KvCache(info, block_size, num_blocks, num_host_slots, dtype, self.device)
+        self._planners: Planners | None = None
+        self._graphed: GraphedDecoder | None = None
+        if attention == "nodes" or (self.device.type == "cuda" and kernels_fit(model, self.cache)):
+            self._planners = Planners(block_size, self.device)
+            if self.device.type == "cuda":
+                self._graphed = GraphedDecoder(
+                    self._decoder, self.cache, self._windows, self._planners, capture_graph
+                )
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepOutput:
@@ -96,18 +116,26 @@ class Runner:
         slots = torch.empty(0, dtype=torch.int64, device=self.device)
         with torch.inference_mode():
             ids = torch.from_numpy(_pad(token)).to(self.device)
-            self._decoder(ids, ids, StepAttention(self.cache, work, slots, self._windows))
+            self._decoder(ids, ids, StepAttention(self.cache, WorkPlans(work), slots, self._windows))
 
     def _forward(self, plan: StepPlan) -> ModelOutput:
         """The decoder's output for all query tokens, padding included."""
+        if self._graphed is not None and self._graphed.takes(plan):
+            output = self._graphed(plan)
+            if output is not None:
+                return output
         tokens = _pad(plan.token_ids)
-        work = make_work(
-            plan.segments, plan.decodes, len(tokens), self.cache.block_size, self.cache.null_block
-        )
         slots = torch.from_numpy(plan.slots).to(self.device)
-        step = StepAttention(self.cache, work, slots, self._windows)
+        step = StepAttention(self.cache, self._plans(plan, len(tokens)), slots, self._windows)
         positions = torch.from_numpy(_pad(plan.positions)).to(self.device)
         return self._decoder(torch.from_numpy(tokens).to(self.device), positions, step)
+
+    def _plans(self, plan: StepPlan, num_tokens: int) -> AttentionPlans:
+        if self._planners is not None:
+            shape = StepShape(plan.segments, plan.decodes, num_tokens)
+            return NodePlans(self._planners, shape, self.device)
+        size, null = self.cache.block_size, self.cache.null_block
+        return WorkPlans(make_work(plan.segments, plan.decodes, num_tokens, size, null))
 
     def _select(
         self, plan: StepPlan, output: ModelOutput, timings: dict[str, float]

@@ -126,6 +126,7 @@ class NodeListBuffer:
         padded = [-(-size // 4) * 4 for size in sizes.values()]
         ends = np.cumsum(padded)
         pinned = device.type == "cuda"
+        self._copied = torch.cuda.Event() if pinned else None  # type: ignore[no-untyped-call]
         self._host = torch.zeros(int(ends[-1]), dtype=torch.int32, pin_memory=pinned)
         self._device = self._host if device.type == "cpu" else torch.zeros_like(self._host, device=device)
         starts = (ends - padded).tolist()
@@ -143,7 +144,7 @@ class NodeListBuffer:
     def fill(self, arrays: NodeArrays) -> NodeList:
         """Takes a new list. Raises ValueError where it exceeds the capacity, having changed nothing.
 
-        The copy runs on the current stream; the next fill must not begin before it is done.
+        The copy runs on the current stream; the next fill waits for it.
         """
         needed = NodeCapacity.of(arrays)
         for name in NodeCapacity.__slots__:
@@ -153,6 +154,8 @@ class NodeListBuffer:
                 )
         if arrays.causal and not self.nodes.causal:
             raise ValueError("causal: this buffer takes lists of which each query sees every item whole")
+        if self._copied is not None:
+            self._copied.synchronize()
         self._sections["counts"][::_COUNT_WIDTH] = (
             needed.small_items,
             needed.large_items,
@@ -172,6 +175,8 @@ class NodeListBuffer:
             self._sections[name][: len(values)] = values
         if self._device is not self._host:
             self._device.copy_(self._host, non_blocking=True)
+        if self._copied is not None:
+            self._copied.record()
         return self.nodes
 
 

@@ -8,8 +8,8 @@ import torch
 def write_kv(kv: torch.Tensor, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
     """kv [2, K, B, S, D] takes the first n tokens of key and value [K, T, D] at slots [n] int64.
 
-    The T - n tokens after them are padding and are written nowhere. Slots must differ.
-    On a GPU a slot of -1 is skipped, so that a captured graph can hold more tokens than a step has.
+    The T - n tokens after them are padding and are written nowhere, and so are tokens of slot -1, so
+    that a captured graph can hold more tokens than a step has. The other slots must differ.
     Raises ValueError on unfit shapes or dtypes.
     """
     heads, dim = kv.shape[1], kv.shape[4]
@@ -25,6 +25,10 @@ def write_kv(kv: torch.Tensor, key: torch.Tensor, value: torch.Tensor, slots: to
 
         fast.write_kv(kv, key, value, slots)
         return
+    key, value = key[:, :count], value[:, :count]
+    written = slots >= 0
+    if not bool(written.all()):
+        key, value, slots = key[:, written], value[:, written], slots[written]
     flat = kv.flatten(2, 3)
-    flat[0].index_copy_(1, slots, key[:, :count])
-    flat[1].index_copy_(1, slots, value[:, :count])
+    flat[0].index_copy_(1, slots, key)
+    flat[1].index_copy_(1, slots, value)

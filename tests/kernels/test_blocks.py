@@ -20,6 +20,16 @@ def test_write_kv_fills_slots_and_leaves_padding_out() -> None:
     assert torch.equal(kv, want)
 
 
+def test_write_kv_leaves_out_tokens_without_a_slot() -> None:
+    kv = torch.zeros(2, 2, 3, 4, 8)
+    key, value = torch.randn(2, 2, 4, 8).unbind(0)
+    write_kv(kv, key, value, torch.tensor([5, -1, 0, -1]))
+    flat = kv.flatten(2, 3)
+    assert torch.equal(flat[0][:, [5, 0]], key[:, [0, 2]])
+    assert torch.equal(flat[1][:, [5, 0]], value[:, [0, 2]])
+    assert int(flat[0].abs().sum(-1).bool().sum()) == 4
+
+
 def test_write_kv_takes_strided_heads() -> None:
     kv = torch.zeros(2, 3, 5, 4, 8)
     packed = torch.randn(6, 3 * 8 * 2)

@@ -50,9 +50,12 @@ def make_runner(
     block_size: int = 4,
     num_blocks: int = 600,
     decoder: Literal["auto", "generic"] = "auto",
+    attention: Literal["auto", "nodes"] = "auto",
 ) -> Runner:
     info = model_info(model)
-    return Runner(model, info, block_size, num_blocks, 64, model.dtype, "cpu", decoder=decoder)
+    return Runner(
+        model, info, block_size, num_blocks, 64, model.dtype, "cpu", decoder=decoder, attention=attention
+    )
 
 
 @dataclass
@@ -145,8 +148,11 @@ class Driver:
         block_size: int = 4,
         num_blocks: int = 600,
         decoder: Literal["auto", "generic"] = "auto",
+        attention: Literal["auto", "nodes"] = "auto",
     ) -> None:
-        self.runner = make_runner(model, block_size=block_size, num_blocks=num_blocks, decoder=decoder)
+        self.runner = make_runner(
+            model, block_size=block_size, num_blocks=num_blocks, decoder=decoder, attention=attention
+        )
         self.pool = BlockPool(num_blocks, block_size)
         self.vocab = model.config.vocab_size
 

@@ -1,0 +1,132 @@
+"""Node lists of a step, which attention on a GPU runs from: one for all layers of equal shape and window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from forkdecode.kv.forest_items import ItemShape
+from forkdecode.kv.forest_plan import ForestPlan, ForestPlanner
+from forkdecode.step import DecodeRows, QuerySegment
+from forkdecode_kernels.node_list import NodeCapacity, NodeList, NodeListBuffer, node_list
+from forkdecode_kernels.triton.device import family
+from forkdecode_kernels.triton.tiles import tile_queries
+
+Key = tuple[int, int, int, int | None]
+"""Query heads, kv heads, head dim, window."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepShape:
+    """What of a step plan attention depends on. num_tokens: padding included."""
+
+    segments: Sequence[QuerySegment]
+    decodes: Sequence[DecodeRows]
+    num_tokens: int
+
+
+class Planners:
+    """A planner for each kind of layer, kept from step to step.
+
+    Every node is split at fixed lengths, so that a group's results don't depend on its batch.
+    """
+
+    def __init__(self, block_size: int, device: torch.device) -> None:
+        self._block_size = block_size
+        self._device = device
+        self._processors = 1
+        if device.type == "cuda":
+            self._processors = torch.cuda.get_device_properties(device).multi_processor_count
+        self._planners: dict[Key, ForestPlanner] = {}
+
+    def plan(self, key: Key, element_bytes: int, step: StepShape) -> ForestPlan:
+        """The node list of a step for one kind of layer, on the host."""
+        planner = self._planners.get(key)
+        if planner is None:
+            planner = self._planners[key] = self._planner(key, element_bytes)
+        return planner.plan(step.segments, step.decodes, step.num_tokens)
+
+    def _planner(self, key: Key, element_bytes: int) -> ForestPlanner:
+        heads, kv_heads, dim, window = key
+        group = heads // kv_heads
+        tiles = tile_queries(dim, element_bytes, group, family(self._device))
+        shape = ItemShape(self._block_size, tiles, group, kv_heads, self._processors)
+        return ForestPlanner(shape, window=window, invariant=True)
+
+
+class NodePlans:
+    """An AttentionPlans: makes each node list when the first layer of its kind asks."""
+
+    def __init__(self, planners: Planners, step: StepShape, device: torch.device) -> None:
+        self._planners = planners
+        self._step = step
+        self._device = device
+
+    def plan(self, num_heads: int, kv: torch.Tensor, window: int | None) -> NodeList:
+        """A list in memory of its own. kv [2, K, B, S, D]."""
+        key = key_of(num_heads, kv, window)
+        return node_list(self._planners.plan(key, kv.element_size(), self._step), self._device)
+
+
+class NodeBuffers:
+    """An AttentionPlans over memory that stays in place from step to step, for captured graphs: one buffer
+    for each kind of layer, all made when first asked for."""
+
+    def __init__(self, first: Callable[[Key, int], ForestPlan], device: torch.device) -> None:
+        self._first = first
+        self._device = device
+        self._buffers: dict[Key, tuple[int, NodeListBuffer]] = {}
+
+    def plan(self, num_heads: int, kv: torch.Tensor, window: int | None) -> NodeList:
+        """The list of the step it was made for, or filled with last. kv [2, K, B, S, D]."""
+        key = key_of(num_heads, kv, window)
+        known = self._buffers.get(key)
+        if known is None:
+            arrays = self._first(key, kv.element_size())
+            buffer = NodeListBuffer(rounded_up(NodeCapacity.of(arrays)), self._device, causal=arrays.causal)
+            buffer.fill(arrays)
+            known = self._buffers[key] = kv.element_size(), buffer
+        return known[1].nodes
+
+    def fill(self, planned: Callable[[Key, int], ForestPlan]) -> bool:
+        """Takes the lists of another step. False, and then some are of the one and some of the other, where
+        a list does not fit."""
+        for key, (element_bytes, buffer) in self._buffers.items():
+            arrays = planned(key, element_bytes)
+            if not _fits(NodeCapacity.of(arrays), buffer.capacity):
+                return False
+            buffer.fill(arrays)
+        return True
+
+
+def key_of(num_heads: int, kv: torch.Tensor, window: int | None) -> Key:
+    """The kind of layer. kv [2, K, B, S, D]."""
+    return num_heads, kv.shape[1], kv.shape[4], window
+
+
+def rounded_up(capacity: NodeCapacity) -> NodeCapacity:
+    """Room to grow: the next power of two, for what is not fixed by the number of tokens. A tile shape that
+    is not in use stays so, for a launch costs time."""
+
+    def room(n: int) -> int:
+        return 1 << (n - 1).bit_length() if n else 0
+
+    tokens = capacity.positions
+    return NodeCapacity(
+        small_items=room(capacity.small_items),
+        large_items=room(capacity.large_items),
+        blocks=room(max(capacity.blocks, 1)),
+        queries=tokens,
+        positions=tokens,
+        merged=tokens,
+        merge_parts=room(max(capacity.merge_parts, 1)),
+        parts=room(max(capacity.parts, 1)),
+    )
+
+
+def _fits(needed: NodeCapacity, room: NodeCapacity) -> bool:
+    return needed.positions == room.positions and all(
+        getattr(needed, name) <= getattr(room, name) for name in NodeCapacity.__slots__
+    )

@@ -1,0 +1,187 @@
+"""A runner that works from node lists, as on a GPU, here by their reference."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from transformers.utils.generic import ModelOutput
+
+from forkdecode.model.gpu_kernels import kernels_fit, small_step
+from forkdecode.model.node_plans import NodeBuffers, Planners, StepShape, rounded_up
+from forkdecode.model.runner import Runner
+from forkdecode.model.static_step import MAX_GRAPH_ROWS, GraphedDecoder, bucket
+from forkdecode.step import DecodeRows
+from forkdecode_kernels.node_list import NodeCapacity, check_nodes
+from tests.model.driver import Driver, Group, make_runner
+from tests.models import VOCAB, tiny_model
+
+CPU = torch.device("cpu")
+
+
+def tokens(n: int, seed: int) -> list[int]:
+    return np.random.default_rng(seed).integers(0, VOCAB, n).tolist()
+
+
+def walked(driver: Driver) -> list[torch.Tensor]:
+    """What two groups see in steps that prefill, fork, prune and grow them."""
+    one, other = driver.open(tokens(37, 1)), driver.open(tokens(9, 2))
+    seen = [driver.prefill(one, [20, 16]), driver.prefill(other)]
+    driver.fork(one, [0] * 3, tokens(3, 3))
+    driver.fork(other, [0] * 20, tokens(20, 4))
+    for step in range(6):
+        seen.append(driver.decode(one, other))
+        driver.fork(one, [2, 0, 0], tokens(3, 10 + step))
+        driver.fork(other, list(range(20)), tokens(20, 20 + step))
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("family", "decoder"),
+    [("llama", "auto"), ("llama", "generic"), ("gemma2", "generic"), ("mistral", "auto")],
+)
+def test_node_lists_give_what_the_cpu_gives(family: str, decoder: str) -> None:
+    results = []
+    for attention in ("auto", "nodes"):
+        driver = Driver(tiny_model(family), decoder=decoder, attention=attention)  # type: ignore[arg-type]
+        results.append(walked(driver))
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+class Recorder:
+    """Stands in for CUDA graphs: runs the work again, into the output of the first time."""
+
+    def __init__(self, *, wrong: bool = False, fails: bool = False) -> None:
+        self.captured = self.replayed = 0
+        self._wrong = wrong
+        self._fails = fails
+
+    def __call__(self, work):  # type: ignore[no-untyped-def]
+        if self._fails:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        self.captured += 1
+        output: ModelOutput = work()
+
+        def replay() -> None:
+            self.replayed += 1
+            output["last_hidden_state"].copy_(work()["last_hidden_state"] + float(self._wrong))
+
+        return replay, output
+
+
+def graphed(recorder: Recorder) -> Driver:
+    """A driver whose decode steps are run by what `recorder` captures."""
+    driver = Driver(tiny_model("llama"), decoder="generic", attention="nodes")
+    runner: Runner = driver.runner
+    assert runner._planners is not None
+    runner._graphed = GraphedDecoder(
+        runner._decoder, runner.cache, runner._windows, runner._planners, recorder
+    )
+    return driver
+
+
+class TestGraphs:
+    def test_steps_that_stay_in_place_give_the_same(self) -> None:
+        recorder = Recorder()
+        plain = Driver(tiny_model("llama"), decoder="generic", attention="nodes")
+        for ours, theirs in zip(walked(graphed(recorder)), walked(plain), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+        assert 1 <= recorder.captured < recorder.replayed
+
+    def test_a_grown_plan_is_captured_anew_and_others_are_kept(self) -> None:
+        recorder = Recorder()
+        driver = graphed(recorder)
+        group = driver.open(tokens(3, 1))
+        driver.prefill(group)
+        for step in range(40):
+            driver.fork(group, [0], tokens(1, step))
+            driver.decode(group)
+        assert recorder.captured <= 6  # the blocks' room doubles
+        assert recorder.replayed == 41
+
+    @pytest.mark.parametrize("fault", ["wrong", "fails"])
+    def test_a_capture_that_does_not_repeat_is_given_up(self, fault: str) -> None:
+        recorder = Recorder(**{fault: True})  # type: ignore[arg-type]
+        plain = Driver(tiny_model("llama"), decoder="generic", attention="nodes")
+        for ours, theirs in zip(walked(graphed(recorder)), walked(plain), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+        assert recorder.captured <= 1
+
+    def test_rows_are_padded_by_a_third_at_most(self) -> None:
+        for rows in range(1, MAX_GRAPH_ROWS + 1):
+            size = bucket(rows)
+            assert rows <= size
+            assert size - rows < max(16, size / 3)
+        assert len({bucket(rows) for rows in range(1, MAX_GRAPH_ROWS + 1)}) == 12
+
+
+class TestBuffers:
+    def shape(self, rows: int, columns: int) -> StepShape:
+        tails = np.arange(rows * columns, dtype=np.int32).reshape(rows, columns)
+        return StepShape(
+            (), [DecodeRows(0, np.arange(500, 504, dtype=np.int32), tails, 4 * (4 + columns))], 16
+        )
+
+    def test_are_filled_again_while_the_list_fits(self) -> None:
+        planners, kv = Planners(4, CPU), torch.zeros(2, 2, 600, 4, 8)
+        planned = [self.shape(5, 3), self.shape(7, 3), self.shape(16, 30)]
+
+        def lists(at: int):  # type: ignore[no-untyped-def]
+            return lambda key, width: planners.plan(key, width, planned[at])
+
+        buffers = NodeBuffers(lists(0), CPU)
+        nodes = buffers.plan(4, kv, None)
+        assert buffers.fill(lists(1))
+        assert buffers.plan(4, kv, None) is nodes
+        assert int(nodes.counts[:2, 0].sum()) == int(planned_items(planners, planned[1]))
+        assert not buffers.fill(lists(2))
+
+    def test_room_covers_what_there_is(self) -> None:
+        exact = NodeCapacity(0, 5, 9, 16, 16, 3, 10, 6)
+        assert rounded_up(exact) == NodeCapacity(0, 8, 16, 16, 16, 16, 16, 8)
+
+
+def planned_items(planners: Planners, shape: StepShape) -> int:
+    plan = planners.plan((4, 2, 8, None), 4, shape)
+    return len(plan.small_items) + len(plan.large_items)
+
+
+@pytest.mark.parametrize("size", [1, 4, 16, 128])
+def test_the_trial_step_is_a_sound_one(size: int) -> None:
+    segments, decodes, num_tokens, num_blocks = small_step(size)
+    arrays = Planners(size, CPU).plan((4, 2, 8, None), 4, StepShape(segments, decodes, num_tokens))
+    check_nodes(arrays, num_blocks, num_tokens, size)
+
+
+def test_kernels_are_tried_in_the_models_shape() -> None:
+    model = tiny_model("llama")
+    runner = make_runner(model)
+    assert kernels_fit(model, runner.cache)
+
+
+def test_kernels_that_fail_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("llama")
+    runner = make_runner(model)
+
+    def broken(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("no kernel image is available for execution on the device")
+
+    monkeypatch.setattr("forkdecode.model.gpu_kernels.node_attention", broken)
+    assert not kernels_fit(model, runner.cache)
+
+
+def test_a_group_has_the_same_bits_beside_others() -> None:
+    alone = Driver(tiny_model("llama"), attention="nodes")
+    beside = Driver(tiny_model("llama"), attention="nodes")
+    seen = []
+    for driver, mates in ((alone, 0), (beside, 3)):
+        group = driver.open(tokens(70, 1))
+        others: list[Group] = [driver.open(tokens(30 + i, 2 + i)) for i in range(mates)]
+        for mate in others:
+            driver.prefill(mate)
+            driver.fork(mate, [0, 0], tokens(2, 9))
+        driver.prefill(group)
+        driver.fork(group, [0] * 4, tokens(4, 3))
+        seen.append(driver.decode(group, *others)[:4])
+    assert torch.equal(*seen)
