@@ -43,7 +43,19 @@ from forkdecode.results import (
     Usage,
 )
 from forkdecode.tree_types import NodeDelta, NodePath, NodeStopped, TreeLimits
-from forkdecode.types import Beam, BestOf, Greedy, Options, Sample, Strategy
+from forkdecode.types import (
+    Beam,
+    BestOf,
+    Contrastive,
+    CustomScorer,
+    DiverseBeam,
+    Greedy,
+    LengthNormalised,
+    Options,
+    Sample,
+    StochasticBeam,
+    Strategy,
+)
 
 if TYPE_CHECKING:
     from forkdecode.calls.handle import AsyncHandle, EventStream, Handle
@@ -99,9 +111,12 @@ __all__ = [
     "CapacityError",
     "Client",
     "Committed",
+    "Contrastive",
+    "CustomScorer",
     "DeadlineError",
     "DecodeResult",
     "Delta",
+    "DiverseBeam",
     "EngineClosedError",
     "EngineConfig",
     "EngineStats",
@@ -113,6 +128,7 @@ __all__ = [
     "GroupFailedError",
     "Handle",
     "InvalidRequestError",
+    "LengthNormalised",
     "LiveBeam",
     "ModelLoadError",
     "Node",
@@ -127,6 +143,7 @@ __all__ = [
     "ScoredContinuation",
     "ServedModel",
     "Started",
+    "StochasticBeam",
     "Strategy",
     "Tls",
     "TokenLogprob",

@@ -59,6 +59,26 @@ def check_float(
     return number
 
 
+def check_ints(name: str, value: object, low: int, high: int, most: int) -> tuple[int, ...]:
+    """Raises InvalidRequestError unless `value` lists at most `most` integers in low..high."""
+    return tuple(check_int(name, item, low, high) for item in _few(name, value, "integers", most))
+
+
+def check_floats(name: str, value: object, low: float, high: float, most: int) -> tuple[float, ...]:
+    """Raises InvalidRequestError unless `value` lists 1 to `most` finite numbers in [low, high]."""
+    items = _few(name, value, "numbers", most)
+    if not items:
+        raise invalid(name, "is empty", "at least one number")
+    return tuple(check_float(name, item, low, high) for item in items)
+
+
+def _few(name: str, value: object, of: str, most: int) -> list[object]:
+    items = check_items(name, value, of)
+    if len(items) > most:
+        raise invalid(name, f"has {len(items)} entries", f"at most {most}")
+    return items
+
+
 def check_bool(name: str, value: object) -> bool:
     """Raises InvalidRequestError unless `value` is True or False."""
     if not isinstance(value, bool):

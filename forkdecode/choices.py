@@ -70,10 +70,19 @@ class Gather:
 @dataclass(frozen=True, slots=True)
 class RowTopK:
     """The best `k` continuations of each row by itself: row after row, best first, of equals the lower
-    token. score = base[r] + processed log-probability, float32; what is at -inf is never listed."""
+    token.
+
+    score = base[r] + processed log-probability, float32; candidates at -inf are never listed. Where a stop
+    string (`finishing`) or a constraint may end candidates, k is doubled until in each row `live` listed
+    ones don't finish, or as many as the constraint leaves, or no legal one is left out; finishing_ids
+    are the ids that finish besides.
+    """
 
     k: int
     base: F32
+    live: int = 0
+    finishing: FinishMask | None = None
+    finishing_ids: I64 | None = None
 
 
 @dataclass(frozen=True, slots=True)

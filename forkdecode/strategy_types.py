@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
-from forkdecode.checks import check_float, check_int, keep, shown
+from forkdecode.checks import check_float, check_int, check_ints, keep, shown
 from forkdecode.errors import invalid
+from forkdecode.scorer_types import Contrastive, CustomScorer, HypothesisScorer
 
 if TYPE_CHECKING:
     from forkdecode.results import Candidate
@@ -22,7 +23,7 @@ MAX_COUNT = 65_536
 MAX_SEED = 2**64 - 1
 
 
-def _check_sampling(s: Sample | BestOf) -> None:
+def _check_sampling(s: Sample | BestOf | StochasticBeam) -> None:
     keep(s, "temperature", check_float, 0.0, 1e4)
     keep(s, "top_k", check_int, 0)
     keep(s, "top_p", check_float, 0.0, 1.0, open_low=True)
@@ -100,13 +101,39 @@ class BestOf:
             keep(self, "first_finished", check_int, self.n, self.best_of)
 
 
+def _check_ending(s: Beam | DiverseBeam) -> None:
+    """What Beam and DiverseBeam have in common."""
+    keep(s, "length_penalty", check_float, -100.0, 100.0)
+    known = isinstance(s.early_stopping, (bool, str)) and s.early_stopping in (True, False, "never")
+    if not known:
+        raise invalid("early_stopping", f"{shown(s.early_stopping)} is unknown", "True, False or 'never'")
+    if s.scorer is None:
+        return
+    if not isinstance(s.scorer, HypothesisScorer):
+        allowed = "None, LengthNormalised(...), Contrastive(...) or CustomScorer(function, data)"
+        raise invalid("scorer", f"{shown(s.scorer)} is no scorer", allowed)
+    if s.length_penalty != 1.0 and not isinstance(s.scorer, Contrastive):
+        problem = f"{s.length_penalty:g} is no part of {type(s.scorer).__name__}'s score"
+        raise invalid("length_penalty", problem, "1 (its default), or another scorer")
+    if s.early_stopping == "never" and isinstance(s.scorer, CustomScorer):
+        problem = "'never' needs a bound on later scores, and none is known of a CustomScorer"
+        raise invalid("early_stopping", problem, "True or False")
+
+
 @dataclass(frozen=True, slots=True)
 class Beam:
     """Beam search as transformers' `generate` defines it.
 
     num_return_sequences None returns every hypothesis of the pool. score = selection_logprob /
-    generated tokens ** length_penalty. patience p != 1 (Kasai et al. 2022, "Beam decoding with
-    controlled patience") makes the pool ceil(p * width) and needs early_stopping=True.
+    generated tokens ** length_penalty, or what `scorer` makes of the two. patience p != 1 (Kasai et al.
+    2022, "Beam decoding with controlled patience") makes the pool ceil(p * width) and needs
+    early_stopping=True.
+
+    widths: the width of each step, the last for all that follow; the largest must be `width`. The pool is
+    of the last. sibling_penalty: at each step candidates are ranked by their sum of log-probabilities less
+    sibling_penalty times their rank, from 0, among all continuations of their own beam (Li, Monroe and
+    Jurafsky 2016, "A simple, fast diverse decoding algorithm for neural generation", section 3). It ranks
+    only: sums and scores are without it.
     """
 
     width: int = 4
@@ -114,25 +141,118 @@ class Beam:
     length_penalty: float = 1.0
     early_stopping: EarlyStopping = False
     patience: float = 1.0
+    widths: tuple[int, ...] = ()
+    sibling_penalty: float = 0.0
+    scorer: HypothesisScorer | None = None
 
     def __post_init__(self) -> None:
         keep(self, "width", check_int, 1, MAX_COUNT)
-        keep(self, "length_penalty", check_float, -100.0, 100.0)
-        known = isinstance(self.early_stopping, (bool, str)) and self.early_stopping in (True, False, "never")
-        if not known:
-            raise invalid(
-                "early_stopping", f"{shown(self.early_stopping)} is unknown", "True, False or 'never'"
-            )
+        _check_ending(self)
         keep(self, "patience", check_float, 0.0, 1e3, open_low=True)
         if self.patience != 1.0 and self.early_stopping is not True:
             raise invalid("patience", f"{self.patience:g} needs early_stopping=True", "1 otherwise")
+        self._check_widths()
+        keep(self, "sibling_penalty", check_float, 0.0, 1e4)
         if self.num_return_sequences is not None:
             keep(self, "num_return_sequences", check_int, 1, self.pool_size)
 
+    def _check_widths(self) -> None:
+        keep(self, "widths", check_ints, 1, self.width, MAX_COUNT)
+        if self.widths and max(self.widths) != self.width:
+            raise invalid(
+                "widths",
+                f"has {max(self.widths)} as its largest, not width={self.width}",
+                "their maximum as width",
+            )
+
     @property
     def pool_size(self) -> int:
-        """How many finished hypotheses are kept: ceil(patience * width)."""
-        return math.ceil(self.patience * self.width - 1e-9) or 1
+        """How many finished hypotheses are kept: ceil(patience * the last step's width)."""
+        last = self.widths[-1] if self.widths else self.width
+        return math.ceil(self.patience * last - 1e-9) or 1
+
+    def width_at(self, step: int) -> int:
+        """The width of the step, counted from 0, that chooses generated token `step`."""
+        return self.widths[min(step, len(self.widths) - 1)] if self.widths else self.width
 
 
-Strategy: TypeAlias = Greedy | Sample | BestOf | Beam
+@dataclass(frozen=True, slots=True)
+class DiverseBeam:
+    """Diverse beam search: Vijayakumar et al. 2016, "Diverse beam search: decoding diverse solutions from
+    neural sequence models", Algorithm 1, with Hamming diversity.
+
+    `groups` groups of width / groups beams each take turns at each step. A group ranks its candidates by
+    their sum of log-probabilities less diversity_penalty times the number of beams of the groups before it
+    that have taken the same token in this step, be it that they go on or that they end with it. It ranks
+    only: sums and scores are without it, and without those of earlier steps. Apart from that a group is a
+    Beam of its own: it has its own pool of finished hypotheses and ends by itself, as early_stopping says
+    (transformers' rule, whatever its width); the request ends when all have. Two groups may come to the
+    same sequence, and then both return it. One group is Beam(width).
+
+    num_return_sequences None returns all hypotheses of all groups, best first; of equal scores, those of
+    the earlier group.
+    """
+
+    width: int = 4
+    groups: int = 2
+    diversity_penalty: float = 0.5
+    num_return_sequences: int | None = None
+    length_penalty: float = 1.0
+    early_stopping: EarlyStopping = False
+    scorer: HypothesisScorer | None = None
+
+    def __post_init__(self) -> None:
+        keep(self, "width", check_int, 1, MAX_COUNT)
+        keep(self, "groups", check_int, 1, self.width)
+        if self.width % self.groups:
+            raise invalid("groups", f"{self.groups} does not divide width={self.width}", "a divisor of width")
+        keep(self, "diversity_penalty", check_float, 0.0, 1e4)
+        if self.num_return_sequences is not None:
+            keep(self, "num_return_sequences", check_int, 1, self.width)
+        _check_ending(self)
+
+    @property
+    def pool_size(self) -> int:
+        """How many finished hypotheses all groups keep together."""
+        return self.width
+
+    @property
+    def group_beam(self) -> Beam:
+        """What one group is by itself."""
+        return Beam(
+            self.width // self.groups,
+            length_penalty=self.length_penalty,
+            early_stopping=self.early_stopping,
+            scorer=self.scorer,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StochasticBeam:
+    """`width` different sequences, sampled without replacement: stochastic beam search (Kool et al. 2019,
+    "Stochastic beams and where to find them", algorithm 1).
+
+    The distribution is that of Sample with the same settings. A candidate's score is its perturbed
+    log-probability, which ranks it; selection_logprob is its log-probability under that distribution, and
+    forkdecode.estimates makes unbiased estimates of the two. Fewer sequences come back where there are
+    fewer. temperature must be above 0. seed None takes a fresh one, reported in the result.
+    """
+
+    width: int = 4
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        keep(self, "width", check_int, 1, MAX_COUNT)
+        _check_sampling(self)
+        if self.temperature == 0.0:
+            raise invalid("temperature", "0 leaves nothing to sample", "above 0 with StochasticBeam")
+
+
+Strategy: TypeAlias = Greedy | Sample | BestOf | Beam | DiverseBeam | StochasticBeam
+STRATEGY_NAMES = ", ".join(kind.__name__ for kind in get_args(Strategy))
+"""For error texts."""

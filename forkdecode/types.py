@@ -19,16 +19,20 @@ from forkdecode.checks import (
 )
 from forkdecode.constraint_types import ConstraintSpec, check_constraint
 from forkdecode.errors import invalid
+from forkdecode.scorer_types import Contrastive, CustomScorer, HypothesisScorer, LengthNormalised
 from forkdecode.strategy_types import (
     MAX_COUNT,
     MAX_SEED,
+    STRATEGY_NAMES,
     Beam,
     BestOf,
+    DiverseBeam,
     EarlyStopping,
     Greedy,
     RankBy,
     Sample,
     Scorer,
+    StochasticBeam,
     Strategy,
 )
 
@@ -39,17 +43,24 @@ __all__ = [
     "MAX_SEED",
     "MAX_STOP_BYTES",
     "OPTION_NAMES",
+    "STRATEGY_NAMES",
     "Beam",
     "BestOf",
     "Continuations",
+    "Contrastive",
+    "CustomScorer",
+    "DiverseBeam",
     "EarlyStopping",
     "Greedy",
+    "HypothesisScorer",
+    "LengthNormalised",
     "Message",
     "Options",
     "Prompt",
     "RankBy",
     "Sample",
     "Scorer",
+    "StochasticBeam",
     "Strategy",
     "make_options",
 ]

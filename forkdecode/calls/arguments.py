@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from forkdecode.checks import check_bool, check_unicode, shown
 from forkdecode.errors import InvalidRequestError, invalid
-from forkdecode.types import Beam, BestOf, Greedy, Options, Sample, Strategy, make_options
+from forkdecode.types import STRATEGY_NAMES, Greedy, Options, Strategy, make_options
 
 T = TypeVar("T")
 
@@ -74,8 +74,8 @@ def check_strategy(strategy: Any) -> Strategy:
         return Greedy()
     if isinstance(strategy, type):
         raise invalid("strategy", f"{strategy.__name__} is a class", f"{strategy.__name__}(...)")
-    if not isinstance(strategy, (Greedy, Sample, BestOf, Beam)):
-        raise invalid("strategy", f"{shown(strategy)} is not a strategy", "Greedy, Sample, BestOf or Beam")
+    if not isinstance(strategy, Strategy):
+        raise invalid("strategy", f"{shown(strategy)} is not a strategy", STRATEGY_NAMES)
     return strategy
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from types import ModuleType
 
-from forkdecode import choices, config, constraint_types, results, step, strategy_types, types
+from forkdecode import choices, config, constraint_types, results, scorer_types, step, strategy_types, types
 from forkdecode.allowed import AllowedSource, Constraint
 from forkdecode.model import info
 from forkdecode.scheduler import events, request
@@ -17,6 +17,7 @@ from forkdecode.wire.codec import Codec
 MODULES = (
     types,
     strategy_types,
+    scorer_types,
     constraint_types,
     config,
     results,
