@@ -30,6 +30,7 @@ import triton  # noqa: E402
 from torch.nn.functional import scaled_dot_product_attention  # noqa: E402
 
 from benchmarks.gpu_cases import FULL, REHEARSAL, Model, Workload  # noqa: E402
+from benchmarks.gpu_engine import end_to_end  # noqa: E402
 from forkdecode.kv.bytes_moved import bytes_moved  # noqa: E402
 from forkdecode.kv.forest_items import ItemShape  # noqa: E402
 from forkdecode.kv.forest_plan import ForestPlan, ForestPlanner  # noqa: E402
@@ -277,10 +278,12 @@ def main() -> int:
         "selection": selection(limits),
         "draws": draws(),
         "block_moves": block_moves(limits),
+        "end_to_end": end_to_end(DEVICE, torch.float32 if REHEARSE else DTYPE, rehearse=REHEARSE),
     }
     args.json.write_text(json.dumps(result, indent=1) + "\n")
     print(summary(result))
-    checks = [*result["attention"], *(result[name] for name in ("selection", "draws", "block_moves"))]
+    others = ("selection", "draws", "block_moves", "end_to_end")
+    checks = [*result["attention"], *(result[name] for name in others)]
     return int(not all(c["ok"] for c in checks))
 
 
@@ -300,6 +303,11 @@ def summary(result: dict[str, Any]) -> str:
     d = result["draws"]
     lines.append(f"draws {d['us']:.0f} us, ok {d['ok']}")
     lines.append(f"copies {m['copy_us']:.0f} us, {m['copy_share_of_bandwidth']:.0%} of a copy, ok {m['ok']}")
+    e = result["end_to_end"]
+    lines.append(
+        f"engine: {e['prompts']} beams of {e['width']}, {e['tokens_per_second']:.0f} tokens/s, "
+        f"{e['ratio']:.2f}x transformers, {e['step_ms']:.1f} ms a step, ok {e['ok']}"
+    )
     return "\n".join(lines)
 
 
