@@ -37,7 +37,7 @@ class BlockTable:
     A table without rows holds nothing: length 0 and no trunk.
     """
 
-    __slots__ = ("_block_size", "_num_trunk", "_num_unique", "_trunk", "length", "pool", "tails")
+    __slots__ = ("_block_size", "_counted", "_num_trunk", "_trunk", "length", "pool", "tails")
 
     def __init__(self, pool: BlockPool) -> None:
         """An empty sequence: one row of length 0."""
@@ -47,7 +47,7 @@ class BlockTable:
         self._block_size = pool.block_size
         self._trunk: I32 = _NO_BLOCKS
         self._num_trunk = 0
-        self._num_unique: int | None = None
+        self._counted: tuple[int, int] | None = None
 
     @staticmethod
     def open(pool: BlockPool, cached_blocks: I32 = _NO_BLOCKS) -> BlockTable:
@@ -100,13 +100,24 @@ class BlockTable:
     @property
     def num_unique(self) -> int:
         """How many different blocks the rows hold together."""
-        if self._num_unique is None:
-            entries = self.tails.ravel()
-            distinct = len(entries)
-            if self.rows > 1:
-                distinct = int(np.count_nonzero(self.pool.occurrences.one_each(entries)))
-            self._num_unique = self._num_trunk + distinct
-        return self._num_unique
+        return self._counts()[0]
+
+    @property
+    def num_last(self) -> int:
+        """How many different blocks the rows end in, of those in tails: the only ones that may have room."""
+        return self._counts()[1]
+
+    def _counts(self) -> tuple[int, int]:
+        if self._counted is None:
+            rows, columns = self.tails.shape
+            if rows <= 1 or not columns:
+                self._counted = self._num_trunk + columns * rows, rows * (columns > 0)
+            else:
+                # A block is at the same place in all rows that have it, so one pass serves both.
+                one_each = self.pool.occurrences.one_each(self.tails.ravel())
+                last = int(np.count_nonzero(one_each[columns - 1 :: columns]))
+                self._counted = self._num_trunk + int(np.count_nonzero(one_each)), last
+        return self._counted
 
     @property
     def num_unshared(self) -> int:
@@ -127,6 +138,13 @@ class BlockTable:
         """How many blocks `extend(n)` would allocate now, copies included."""
         return self.rows * self._new_columns(n) + len(self._copy_on_write(n))
 
+    def shortfall(self, n: int) -> int:
+        """How many blocks `extend(n)` would want beyond those that the pool has available; 0 or less if it
+        can be done. Of copies only as much is found out as matters."""
+        free = self.pool.num_available
+        most = self.rows * (self._new_columns(n) + 1) - free
+        return most if most <= 0 else self.blocks_needed(n) - free
+
     def extend(self, n: int) -> Extension:
         """n new slots for every row; a shared partial block is copied first (copy-on-write).
 
@@ -143,7 +161,7 @@ class BlockTable:
                 copies = self._copy(cow, new[:num_copies])
             if columns:
                 self.tails = np.concatenate([self.tails, new[num_copies:].reshape(rows, columns)], axis=1)
-            self._num_unique = None
+            self._counted = None
         if not rows:
             return Extension(np.empty((0, n), np.int64), copies)
         slots = self._slots(n)
@@ -201,7 +219,7 @@ class BlockTable:
         if self.tails.shape[1]:
             self._recount(children)
         self.tails = self.tails.take(parents, axis=0)
-        self._num_unique = None
+        self._counted = None
         self._promote_common()
 
     def _recount(self, children: I64) -> None:
@@ -285,7 +303,7 @@ class BlockTable:
     def _set(self, trunk: I32, tails: I32, length: int, num_trunk: int | None = None) -> None:
         self._trunk, self.tails, self.length = trunk, tails, length
         self._num_trunk = len(trunk) if num_trunk is None else num_trunk
-        self._num_unique = None
+        self._counted = None
 
 
 def _deepest_first(tails: I32) -> I32:

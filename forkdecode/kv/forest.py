@@ -44,7 +44,7 @@ def sharing(tables: Iterable[BlockTable]) -> Sharing:
 
 def unused_slots(table: BlockTable) -> int:
     """Sharing.unused_slots of one table."""
-    return _room(table) * len(_open_blocks(table))
+    return _room(table) * table.num_last
 
 
 def _room(table: BlockTable) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -97,17 +98,19 @@ class Assembler:
     def _deltas(self, event: TokensAppended) -> list[Event]:
         wants_logprobs = self._request.options.logprobs is not None
         deltas: list[Event] = []
-        for i, candidate in enumerate(event.candidates.tolist()):
-            if candidate not in self._streams:
-                self._streams[candidate] = self._rules.detokenizer()
-            token = int(event.token_ids[i])
+        for i, (candidate, token) in enumerate(
+            zip(event.candidates.tolist(), event.token_ids.tolist(), strict=True)
+        ):
+            stream = self._streams.get(candidate)
+            if stream is None:
+                stream = self._streams[candidate] = self._rules.detokenizer()
             logprobs: tuple[TokenLogprob, ...] | None = None
             if wants_logprobs:
                 top = event.top[i] if event.top is not None else ((), ())
                 raw, processed = float(event.logprobs[i]), float(event.selection_logprobs[i])
                 logprobs = (TokenLogprob(token, raw, processed, *top),)
-            text = self._streams[candidate].push((token,))
-            deltas.append(Delta(event.request_id, candidate, (token,), text, logprobs))
+            tokens = (token,)
+            deltas.append(Delta(event.request_id, candidate, tokens, stream.push(tokens), logprobs))
         return deltas
 
     def _ended(self, event: CandidateEnded) -> list[Event]:
@@ -118,7 +121,8 @@ class Assembler:
         return [Delta(event.request_id, event.candidate, (), rest), ended] if rest else [ended]
 
     def _result(self, event: GroupFinished) -> DecodeResult:
-        return ranked(self._as_result(self._candidates(event.candidates), event.usage))
+        result = self._as_result(self._candidates(event.candidates), event.usage)
+        return ranked(replace(result, exhausted=True) if event.exhausted else result)
 
     def _failure(self, event: GroupFailed) -> ForkdecodeError:
         error = event.error

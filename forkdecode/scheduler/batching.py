@@ -83,7 +83,7 @@ class Batcher:
         lower-ranked groups that this step does not run."""
         table = group.table
         assert table is not None
-        while (short := table.blocks_needed(1) - self._pool.num_available) > 0:
+        while (short := table.shortfall(1)) > 0:
             if self._held.reclaim(short, origins(self.running), builder.moves):
                 continue
             victim = self._victim(group, builder)

@@ -30,11 +30,12 @@ class Outcome:
 
     def ended(self) -> I64:
         """Indices of the draws that end their sample."""
-        return np.flatnonzero(self.reason)
+        return self.reason.nonzero()[0]
 
     def live(self) -> I64:
         """Indices of the others."""
-        return np.flatnonzero(self.reason == LIVE)
+        live: I64 = (self.reason == LIVE).nonzero()[0]
+        return live
 
     def hypotheses(self, ended: I64, score: F64, reason: U8) -> HypothesisBatch:
         """The samples `ended` as hypotheses; score, reason: one for each of them."""

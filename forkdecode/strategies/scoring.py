@@ -13,9 +13,11 @@ _LIMITS = np.finfo(np.float32)
 
 def length_scale(generated: int, length_penalty: float) -> np.float32:
     """generated ** length_penalty, held within float32's normal range."""
-    with np.errstate(over="ignore", under="ignore"):
-        scale = np.float64(generated) ** np.float64(length_penalty)
-    return np.float32(min(max(scale, np.float64(_LIMITS.tiny)), np.float64(_LIMITS.max)))
+    try:
+        scale = float(generated) ** length_penalty
+    except OverflowError:
+        return _LIMITS.max
+    return np.float32(min(max(scale, float(_LIMITS.tiny)), float(_LIMITS.max)))
 
 
 def beam_score(selection: F32, generated: int, length_penalty: float) -> F32:
@@ -23,7 +25,7 @@ def beam_score(selection: F32, generated: int, length_penalty: float) -> F32:
     computes it (generation/utils.py, `_update_finished_beams`); but finite whatever the penalty."""
     with np.errstate(over="ignore", under="ignore"):
         scores = selection / length_scale(generated, length_penalty)
-    return np.asarray(np.clip(scores, _LIMITS.min, _LIMITS.max), np.float32)
+    return np.asarray(np.minimum(np.maximum(scores, _LIMITS.min), _LIMITS.max), np.float32)
 
 
 def mean_logprob(cumulative: F64, generated: ArrayLike) -> NDArray[np.float64]:

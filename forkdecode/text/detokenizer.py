@@ -41,6 +41,8 @@ class Detokenizer:
         self._match: tuple[int, int] | None = None
         """Where in the pending bytes the first stop string stands that ended in the last token."""
         self._strip_space = tokens.strips_first_space and not any(tokens.of(i) for i in prompt)
+        self._open = self._strip_space
+        """Whether more than the next token's bytes decides on the next text; stop strings aside."""
 
     def copy(self) -> Detokenizer:
         """Another that has read the same and goes on by itself."""
@@ -53,9 +55,18 @@ class Detokenizer:
     def push(self, token_ids: Sequence[int]) -> str:
         """The text that has become certain with `token_ids`; they may include the one that ends it,
         as the last."""
+        if not len(token_ids):
+            return ""
+        if self._stop is None and not self._open and len(token_ids) == 1:
+            # Nearly every token: whole characters of ASCII after whole characters.
+            piece = self._tokens.of(token_ids[0])
+            if piece.isascii() and token_ids[0] not in self._ending_ids:
+                return piece.decode("ascii")
         for token in token_ids:
             self._read(self._tokens.of(int(token)))
-        return self._emit(self._certain(token_ids[-1])) if len(token_ids) else ""
+        text = self._emit(self._certain(token_ids[-1]))
+        self._open = bool(self._strip_space or self._pending or self._decoder.getstate()[0])
+        return text
 
     def finish(self, reason: FinishReason) -> str:
         """The rest. After eos or stop without the EOS or stop token's text; of a stop string
