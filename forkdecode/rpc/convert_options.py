@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from forkdecode.rpc.convert_constraints import constraint_message, constraint_of
 from forkdecode.rpc.convert_prompts import piece_of, token_ids
 from forkdecode.rpc.fields import RENAMED, given
 from forkdecode.rpc.v1 import decode_pb2 as pb
 from forkdecode.types import OPTION_NAMES, Options
 
-_SHAPED = ("logit_bias", "bad_words", "allowed_token_ids", "forced_prefix")
+_SHAPED = ("logit_bias", "bad_words", "allowed_token_ids", "forced_prefix", "constraint")
 """Those that are not the same plain value in both."""
 _PLAIN = tuple(name for name in OPTION_NAMES if name not in _SHAPED)
 
@@ -26,6 +27,7 @@ def options_of(message: pb.Options) -> Options:
         forced_prefix=message.forced_prefix_text
         if message.HasField("forced_prefix_text")
         else tuple(message.forced_prefix_ids.ids),
+        constraint=constraint_of(message.constraint) if message.HasField("constraint") else None,
     )
 
 
@@ -44,4 +46,6 @@ def options_message(options: Options) -> pb.Options:
         message.forced_prefix_text = options.forced_prefix
     else:
         message.forced_prefix_ids.CopyFrom(token_ids(options.forced_prefix))
+    if options.constraint is not None:
+        message.constraint.CopyFrom(constraint_message(options.constraint))
     return message

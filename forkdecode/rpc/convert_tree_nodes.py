@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import cast, get_args
 
 from forkdecode.errors import ForkdecodeError, invalid
+from forkdecode.rpc.convert_constraints import constraint_message, constraint_of
 from forkdecode.rpc.v1 import decode_pb2 as pb
 from forkdecode.tree_types import NodeInfo, NodePath, NodeReason, NodeState
 from forkdecode.tree_types.events import NODE_REASONS
@@ -87,6 +88,8 @@ def path_message(path: NodePath) -> pb.NodePath:
         finish_reason=REASONS[path.finish_reason],
         cumulative_logprob=path.cumulative_logprob,
         logprobs=path.logprobs,
+        constraint=None if path.constraint is None else constraint_message(path.constraint),
+        constraint_start=path.constraint_start,
     )
 
 
@@ -111,4 +114,6 @@ def path_of(message: pb.NodePath) -> NodePath:
         finish_reason=_REASONS[message.finish_reason],
         cumulative_logprob=message.cumulative_logprob,
         logprobs=tuple(message.logprobs),
+        constraint=constraint_of(message.constraint) if message.HasField("constraint") else None,
+        constraint_start=message.constraint_start,
     )

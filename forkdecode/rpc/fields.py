@@ -87,6 +87,9 @@ def _decode_path(name: str, request: pb.DecodeRequest | pb.DecodeNodes) -> str:
     option = RENAMED.get(name, name)
     if option == "forced_prefix":
         option = request.options.WhichOneof("forced_prefix") or option
+    if option.partition(".")[0] == "constraint":
+        kind = request.options.constraint.WhichOneof("kind")
+        return "options.constraint" if kind is None else f"options.constraint.{kind}"
     return f"options.{option}" if option in _OPTION_PATHS else name
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from forkdecode.checks import check_float, check_int, check_token_ids, check_unicode, keep, shown
+from forkdecode.constraint_types import CONSTRAINTS, ConstraintSpec, check_constraint
 from forkdecode.errors import invalid
 from forkdecode.types import MAX_SEED
 
@@ -21,7 +22,8 @@ class NodePath:
 
     node, parent: numbers in the session that exported it. token_ids: the whole path. start: tokens of it
     before the node's own; text, logprobs and cumulative_logprob are of its own, logprobs one a token or
-    none at all. lineage: what its draws hang on. finished: nothing is to be decoded from it.
+    none at all. lineage: what its draws hang on. finished: nothing is to be decoded from it. constraint:
+    what its last token was generated under, or is allowed by, and all after the first constraint_start.
     """
 
     model: str
@@ -36,6 +38,8 @@ class NodePath:
     finish_reason: str | None = None
     cumulative_logprob: float = 0.0
     logprobs: tuple[float, ...] = ()
+    constraint: ConstraintSpec | None = None
+    constraint_start: int = 0
 
     def __post_init__(self) -> None:
         keep(self, "model", check_unicode)
@@ -60,11 +64,17 @@ class NodePath:
         if numbers and len(numbers) != len(self.token_ids) - self.start:
             raise invalid("logprobs", f"are {len(numbers)}", "one for each of the node's own tokens, or none")
         object.__setattr__(self, "logprobs", numbers)
+        if self.constraint is not None:
+            keep(self, "constraint", check_constraint)
+        lowest, highest = (0, 0) if self.constraint is None else (1, len(self.token_ids) - 1)
+        keep(self, "constraint_start", check_int, lowest, highest)
 
     def to_json(self) -> dict[str, Any]:
         """What json.dumps takes."""
-        plain = asdict(self)
-        return plain | {"token_ids": list(self.token_ids), "logprobs": list(self.logprobs)}
+        plain = asdict(self) | {"token_ids": list(self.token_ids), "logprobs": list(self.logprobs)}
+        if self.constraint is not None:
+            plain["constraint"] = {"kind": type(self.constraint).__name__, **asdict(self.constraint)}
+        return plain
 
     @staticmethod
     def of_json(plain: Mapping[str, Any]) -> NodePath:
@@ -76,8 +86,19 @@ class NodePath:
         if unknown:
             raise invalid(unknown[0], "is not a field of an exported node", ", ".join(sorted(names)))
         try:
-            return NodePath(**plain)
+            return NodePath(**{**plain, "constraint": _constraint_of(plain.get("constraint"))})
         except TypeError as error:
             raise invalid(
                 "paths", f"an exported node is incomplete: {error}", ", ".join(sorted(names))
             ) from error
+
+
+def _constraint_of(plain: object) -> ConstraintSpec | None:
+    """Raises InvalidRequestError, and TypeError for fields that it does not have."""
+    if plain is None:
+        return None
+    kinds = {kind.__name__: kind for kind in CONSTRAINTS}
+    kind = kinds.get(str(plain.get("kind"))) if isinstance(plain, Mapping) else None
+    if kind is None or not isinstance(plain, Mapping):
+        raise invalid("constraint", f"{shown(plain)} is no exported constraint", "what to_json returned")
+    return kind(**{name: value for name, value in plain.items() if name != "kind"})

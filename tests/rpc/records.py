@@ -6,6 +6,7 @@ from typing import Any, get_args
 
 from hypothesis import strategies as st
 
+from forkdecode.constraint_types import CatalogueEnd, FromCatalogue, JsonSchema, Lark, Regex
 from forkdecode.results import (
     BeamUpdate,
     Candidate,
@@ -79,6 +80,14 @@ def beams(draw: st.DrawFn) -> Beam:
 strategies = st.just(Greedy()) | samples | best_ofs() | beams()
 
 
+constraints = (
+    st.builds(Regex, some_text)
+    | st.builds(JsonSchema, st.dictionaries(texts, some_text, max_size=3))
+    | st.builds(Lark, some_text, st.sampled_from(["lark", "gbnf"]))
+    | st.builds(FromCatalogue, some_text, st.sampled_from(get_args(CatalogueEnd)))
+)
+
+
 @st.composite
 def options(draw: st.DrawFn) -> Options:
     max_tokens = draw(st.integers(1, 2**31 - 1))
@@ -98,6 +107,7 @@ def options(draw: st.DrawFn) -> Options:
         bad_words=tuple(draw(st.lists(some_text | some_ids, max_size=3))),
         allowed_token_ids=draw(st.none() | some_ids),
         forced_prefix=draw(texts | ids),
+        constraint=draw(st.none() | constraints),
         logprobs=draw(st.none() | st.integers(0, 1024)),
         update_every=draw(st.integers(0, 2**31 - 1)),
         update_beams=draw(st.integers(0, MAX_COUNT)),

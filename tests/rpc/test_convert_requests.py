@@ -204,7 +204,7 @@ class TestWrong:
 
     def test_every_field_with_a_bound_is_tried(self) -> None:
         tried = {path.rpartition(".")[2] for path, _, _ in WRONG} | {"bad_words", "logit_bias"}
-        tried |= {"forced_prefix_ids", "allowed_token_ids"}
+        tried |= {"forced_prefix_ids", "allowed_token_ids", "constraint"}
         free = {"include_stop", "ignore_eos", "cache_salt", "priority", "seed", "forced_prefix_text"}
         kinds: list[Any] = [pb.Options, pb.Sampling, pb.Sample, pb.BestOf, pb.Beam]
         assert set().union(*map(fields, kinds)) - {"sampling"} <= tried | free

@@ -85,6 +85,7 @@ def paths(draw: st.DrawFn) -> NodePath:
     ids = draw(records.some_ids)
     start = draw(st.integers(0, len(ids)))
     own = len(ids) - start
+    constraint = draw(st.none() | records.constraints) if len(ids) > 1 else None
     return NodePath(
         draw(records.texts),
         draw(node),
@@ -98,6 +99,8 @@ def paths(draw: st.DrawFn) -> NodePath:
         draw(st.none() | st.sampled_from(PATH_REASONS)),
         draw(finite),
         draw(st.just(()) | st.lists(finite, min_size=own, max_size=own).map(tuple)),
+        constraint,
+        0 if constraint is None else draw(st.integers(1, len(ids) - 1)),
     )
 
 

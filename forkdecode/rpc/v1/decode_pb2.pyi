@@ -781,7 +781,7 @@ class Node(_message.Message):
     def __init__(self, node: _Optional[int] = ..., parent: _Optional[int] = ..., depth: _Optional[int] = ..., state: _Optional[_Union[NodeState, str]] = ..., start: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., text: _Optional[str] = ..., lineage: _Optional[int] = ..., next_seed: _Optional[int] = ..., finish_reason: _Optional[_Union[NodeReason, str]] = ..., cumulative_logprob: _Optional[float] = ..., before_ids: _Optional[_Iterable[int]] = ..., before_text: _Optional[str] = ...) -> None: ...
 
 class NodePath(_message.Message):
-    __slots__ = ("model", "node", "parent", "token_ids", "start", "text", "lineage", "next_seed", "finished", "finish_reason", "cumulative_logprob", "logprobs")
+    __slots__ = ("model", "node", "parent", "token_ids", "start", "text", "lineage", "next_seed", "finished", "finish_reason", "cumulative_logprob", "logprobs", "constraint", "constraint_start")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     PARENT_FIELD_NUMBER: _ClassVar[int]
@@ -794,6 +794,8 @@ class NodePath(_message.Message):
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     CUMULATIVE_LOGPROB_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    CONSTRAINT_FIELD_NUMBER: _ClassVar[int]
+    CONSTRAINT_START_FIELD_NUMBER: _ClassVar[int]
     model: str
     node: int
     parent: int
@@ -806,7 +808,9 @@ class NodePath(_message.Message):
     finish_reason: NodeReason
     cumulative_logprob: float
     logprobs: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, model: _Optional[str] = ..., node: _Optional[int] = ..., parent: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., start: _Optional[int] = ..., text: _Optional[str] = ..., lineage: _Optional[int] = ..., next_seed: _Optional[int] = ..., finished: bool = ..., finish_reason: _Optional[_Union[NodeReason, str]] = ..., cumulative_logprob: _Optional[float] = ..., logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
+    constraint: Constraint
+    constraint_start: int
+    def __init__(self, model: _Optional[str] = ..., node: _Optional[int] = ..., parent: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., start: _Optional[int] = ..., text: _Optional[str] = ..., lineage: _Optional[int] = ..., next_seed: _Optional[int] = ..., finished: bool = ..., finish_reason: _Optional[_Union[NodeReason, str]] = ..., cumulative_logprob: _Optional[float] = ..., logprobs: _Optional[_Iterable[float]] = ..., constraint: _Optional[_Union[Constraint, _Mapping]] = ..., constraint_start: _Optional[int] = ...) -> None: ...
 
 class CommandAccepted(_message.Message):
     __slots__ = ("command_id", "nodes")

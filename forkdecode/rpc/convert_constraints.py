@@ -1,0 +1,63 @@
+"""Constraints to and from the protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from forkdecode.constraint_types import CatalogueEnd, ConstraintSpec, FromCatalogue, JsonSchema, Lark, Regex
+from forkdecode.errors import InvalidRequestError, invalid
+from forkdecode.rpc.v1 import decode_pb2 as pb
+
+_ENDS: Mapping[CatalogueEnd, pb.CatalogueEnd] = {
+    "eos": pb.CATALOGUE_END_EOS,
+    "item": pb.CATALOGUE_END_ITEM,
+}
+_END_OF: Mapping[int, CatalogueEnd] = {
+    pb.CATALOGUE_END_UNSPECIFIED: "eos",
+    **{number: end for end, number in _ENDS.items()},
+}
+
+
+def constraint_message(constraint: ConstraintSpec) -> pb.Constraint:
+    """As it is sent."""
+    match constraint:
+        case Regex():
+            return pb.Constraint(regex=constraint.pattern)
+        case JsonSchema():
+            return pb.Constraint(json_schema=str(constraint.schema))
+        case Lark():
+            text = constraint.grammar
+            return pb.Constraint(lark=text) if constraint.syntax == "lark" else pb.Constraint(gbnf=text)
+        case FromCatalogue():
+            catalogue = pb.FromCatalogue(name=constraint.name, end=_ENDS[constraint.end])
+            return pb.Constraint(catalogue=catalogue)
+
+
+def constraint_of(message: pb.Constraint) -> ConstraintSpec:
+    """Raises InvalidRequestError for "constraint", or a part of it such as "constraint.pattern"."""
+    try:
+        return _constraint(message)
+    except InvalidRequestError as error:
+        if error.field != "constraint":
+            error.field = f"constraint.{error.field}"
+        raise
+
+
+def _constraint(message: pb.Constraint) -> ConstraintSpec:
+    match message.WhichOneof("kind"):
+        case "regex":
+            return Regex(message.regex)
+        case "json_schema":
+            return JsonSchema(message.json_schema)
+        case "lark":
+            return Lark(message.lark)
+        case "gbnf":
+            return Lark(message.gbnf, "gbnf")
+        case "catalogue":
+            end = _END_OF.get(message.catalogue.end)
+            if end is None:
+                raise invalid("end", f"{message.catalogue.end} is unknown", "a CatalogueEnd")
+            return FromCatalogue(message.catalogue.name, end)
+        case _:
+            kinds = ", ".join(field.name for field in pb.Constraint.DESCRIPTOR.fields)
+            raise invalid("constraint", "is of no kind", f"one of {kinds}")
