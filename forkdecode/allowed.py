@@ -46,6 +46,17 @@ class AllowedSource(Protocol):
         """Waits for it. Raises GroupFailedError when the constraint failed. Repeatable, any thread."""
 
 
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """An AllowedSource that is there already."""
+
+    value: Allowed
+
+    def get(self) -> Allowed:
+        """What is allowed."""
+        return self.value
+
+
 class ConstraintRows(Protocol):
     """A constraint's state in each of a group's R rows. Immutable: a fork shares it."""
 

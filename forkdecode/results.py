@@ -72,7 +72,11 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class DecodeResult:
-    """A finished request: its candidates, best first where the strategy ranks, and its usage."""
+    """A finished request: its candidates, best first where the strategy ranks, and its usage.
+
+    exhausted: there are fewer candidates than were asked for, because the constraint or the other options
+    leave no more.
+    """
 
     request_id: str
     prompt_token_ids: tuple[int, ...]
@@ -80,6 +84,7 @@ class DecodeResult:
     seed: int | None
     candidates: tuple[Candidate, ...]
     usage: Usage
+    exhausted: bool = False
 
     @property
     def text(self) -> str:

@@ -100,7 +100,8 @@ class Journal:
         if isinstance(strategy, BestOf) and callable(strategy.rank_by):
             # A caller's scorer ranks after the engine is done: to the engine it is the same as none.
             strategy = dataclasses.replace(strategy, rank_by="none")
-        self._write("add", dataclasses.replace(request, strategy=strategy, automaton=None), number)
+        kept = dataclasses.replace(request, strategy=strategy, automaton=None, constraint=None)
+        self._write("add", kept, number)
 
     def cancelled(self, request_id: str, events: Sequence[GroupEvent]) -> None:
         self._write("cancel", request_id, summary(events))

@@ -21,7 +21,10 @@ from pathlib import Path
 
 import structlog
 
+from forkdecode.allowed import Constraint
 from forkdecode.config import DEFAULT_MODEL
+from forkdecode.constraints.continued import continued
+from forkdecode.constraints.maker import ConstraintMaker
 from forkdecode.engine.log import configure_logs
 from forkdecode.engine.port import Job, Sink
 from forkdecode.engine.start import build_engine
@@ -113,7 +116,7 @@ def _serve(reader: FrameReader, outbox: Outbox, serving: threading.Event) -> Non
     )
     outgoing = Outgoing(outbox)
     thread = EngineThread(engine, outgoing.flush)
-    desk = Desk(thread, outgoing, Automata(loaded))
+    desk = Desk(thread, outgoing, Maker(loaded))
     serving.set()
     outbox.put(CODEC.encode(hello))
     threading.Thread(target=desk.run, args=(reader,), name="forkdecode-inbox", daemon=True).start()
@@ -180,26 +183,42 @@ class Outgoing:
         self._outbox.put(CODEC.encode(message))
 
 
-class Automata:
-    """Stop automata, which don't cross: made here from the texts, and shared."""
+class Maker:
+    """Of requests that have crossed, what has not: stop automata and constraints, made here from the
+    options, and shared."""
 
     def __init__(self, loaded: LoadedModel) -> None:
-        self._shared: StopAutomata | None = None
+        self._automata: StopAutomata | None = None
+        size, tokens = loaded.info.vocab_size, None
         if loaded.tokenizer is not None:
-            self._shared = StopAutomata(token_bytes(loaded.tokenizer, loaded.info.vocab_size))
+            tokens = token_bytes(loaded.tokenizer, size)
+            self._automata = StopAutomata(tokens)
+        self._constraints = ConstraintMaker(tokens, size, loaded.info.eos_ids)
 
-    def of(self, stop: tuple[str, ...]) -> StopAutomaton | None:
-        """The automaton of a request's stop strings, None for none."""
-        return self._shared.of(stop) if stop and self._shared is not None else None
+    def whole(self, sent: DecodeRequest) -> DecodeRequest:
+        """The request with all that it had. Raises InvalidRequestError."""
+        automaton, constraint = self._automaton(sent.options.stop), self._constraint(sent)
+        if automaton is None and constraint is None:
+            return sent
+        return dataclasses.replace(sent, automaton=automaton, constraint=constraint)
+
+    def _automaton(self, stop: tuple[str, ...]) -> StopAutomaton | None:
+        return self._automata.of(stop) if stop and self._automata is not None else None
+
+    def _constraint(self, sent: DecodeRequest) -> Constraint | None:
+        spec = sent.options.constraint
+        if spec is None:
+            return None
+        return continued(self._constraints.of(spec), sent.prompt, sent.constraint_start)
 
 
 class Desk:
     """Takes the front end's messages, in a thread of its own, until it hangs up."""
 
-    def __init__(self, thread: EngineThread, outgoing: Outgoing, automata: Automata) -> None:
+    def __init__(self, thread: EngineThread, outgoing: Outgoing, maker: Maker) -> None:
         self._thread = thread
         self._outgoing = outgoing
-        self._automata = automata
+        self._maker = maker
         self._live: dict[int, DecodeRequest] = {}
 
     def run(self, reader: FrameReader) -> None:
@@ -228,8 +247,8 @@ class Desk:
 
     def _submit(self, message: Submit) -> None:
         numbers = range(message.number, message.number + len(message.requests))
-        jobs = [self._job(*pair) for pair in zip(numbers, message.requests, strict=True)]
         try:
+            jobs = [self._job(*pair) for pair in zip(numbers, message.requests, strict=True)]
             self._thread.submit(jobs)
         except ForkdecodeError as error:
             for number in numbers:
@@ -237,7 +256,7 @@ class Desk:
             self._outgoing.send(Events(tuple(Refused(r.request_id, error) for r in message.requests)))
 
     def _job(self, number: int, sent: DecodeRequest) -> Job:
-        request = _with_automaton(sent, self._automata.of(sent.options.stop))
+        request = self._maker.whole(sent)
         self._live[number] = request
         return Job(request, self._outgoing.sink(request.request_id, lambda: self._live.pop(number, None)))
 
@@ -248,10 +267,6 @@ class Desk:
             answer.add_done_callback(
                 lambda done: None if done.exception() else self._outgoing.send(Stats(number, done.result()))
             )
-
-
-def _with_automaton(request: DecodeRequest, automaton: StopAutomaton | None) -> DecodeRequest:
-    return request if automaton is None else dataclasses.replace(request, automaton=automaton)
 
 
 if __name__ == "__main__":

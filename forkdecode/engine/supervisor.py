@@ -285,11 +285,14 @@ class Supervisor:
 
 
 def crossing(request: DecodeRequest) -> DecodeRequest:
-    """The request without what stays here: a caller's scorer ranks when the engine is done."""
+    """The request without what stays here: a caller's scorer ranks when the engine is done, and a
+    constraint is made anew, of the options."""
     strategy = request.strategy
-    if not isinstance(strategy, BestOf) or not callable(strategy.rank_by):
+    if isinstance(strategy, BestOf) and callable(strategy.rank_by):
+        strategy = dataclasses.replace(strategy, rank_by="none")
+    elif request.constraint is None:
         return request
-    return dataclasses.replace(request, strategy=dataclasses.replace(strategy, rank_by="none"))
+    return dataclasses.replace(request, strategy=strategy, constraint=None)
 
 
 def _submits(requests: Sequence[DecodeRequest], first: int) -> list[bytes]:

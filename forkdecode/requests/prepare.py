@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from forkdecode.allowed import Constraint
 from forkdecode.calls.arguments import ArgumentReader, for_each
 from forkdecode.calls.scoring import read_score
+from forkdecode.constraint_types import ConstraintSpec
 from forkdecode.model.info import ModelInfo
 from forkdecode.requests.assembly import Assembler
 from forkdecode.requests.resolve import Resolver
@@ -41,8 +43,9 @@ class RequestMaker:
         chat: bool,
         request_id: Any,
         stream: bool = False,
+        constraint_start: int | None = None,
     ) -> Prepared:
-        """Checks one request. Raises InvalidRequestError."""
+        """Checks one request; constraint_start: see DecodeRequest. Raises InvalidRequestError."""
         read = self._arguments.read(
             prompt, strategy, options, given, chat=chat, request_id=request_id, stream=stream
         )
@@ -53,6 +56,7 @@ class RequestMaker:
             request_id=read.request_id,
             chat=read.chat,
             stream=read.stream,
+            constraint_start=constraint_start,
         )
         return Prepared(request, Assembler(request, self._resolver.token_bytes()))
 
@@ -65,6 +69,10 @@ class RequestMaker:
     def token_bytes(self) -> TokenBytes:
         """The bytes of every token."""
         return self._resolver.token_bytes()
+
+    def constraint(self, spec: ConstraintSpec) -> Constraint:
+        """What a constraint allows with this model. Raises InvalidRequestError."""
+        return self._resolver.constraint(spec)
 
     def encode(self, field: str, text: str) -> tuple[int, ...]:
         """The token ids of a piece of text by itself, none of them special: there may be none. Raises

@@ -10,9 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from forkdecode.allowed import Constraint
 from forkdecode.calls.arguments import check_options, check_strategy
 from forkdecode.calls.scoring import ScoreArguments
 from forkdecode.checks import are_ids
+from forkdecode.constraint_types import ConstraintSpec
+from forkdecode.constraints.continued import continued, standing
+from forkdecode.constraints.maker import ConstraintMaker, ends_by_eos
 from forkdecode.errors import InvalidRequestError, invalid
 from forkdecode.model.info import ModelInfo
 from forkdecode.model.tokenizer import encode_plain, encode_prompt
@@ -47,6 +51,7 @@ class Resolver:
         # Tokenizers keep state while they encode (truncation, padding, Python's own caches).
         self._tokenizing = threading.Lock()
         self._automata = StopAutomata(self._bytes)
+        self._constraints = ConstraintMaker(None if tokenizer is None else self._bytes, size, info.eos_ids)
 
     def resolve(
         self,
@@ -57,10 +62,11 @@ class Resolver:
         request_id: str,
         chat: bool = False,
         stream: bool = False,
+        constraint_start: int | None = None,
     ) -> DecodeRequest:
-        """Raises InvalidRequestError naming the field at fault."""
+        """constraint_start: see DecodeRequest. Raises InvalidRequestError naming the field at fault."""
         try:
-            return self._resolve(prompt, strategy, options, request_id, chat, stream)
+            return self._resolve(prompt, strategy, options, request_id, chat, stream, constraint_start)
         except InvalidRequestError as error:
             error.request_id = request_id
             raise
@@ -100,7 +106,14 @@ class Resolver:
         return whole.push(token_ids) + whole.finish("length")
 
     def _resolve(
-        self, prompt: Prompt, strategy: Strategy, options: Options, request_id: str, chat: bool, stream: bool
+        self,
+        prompt: Prompt,
+        strategy: Strategy,
+        options: Options,
+        request_id: str,
+        chat: bool,
+        stream: bool,
+        constraint_start: int | None,
     ) -> DecodeRequest:
         strategy, options = check_strategy(strategy), check_options(options)
         _check_beam_options(strategy, options)
@@ -108,17 +121,21 @@ class Resolver:
         self._check_length(ids, options)
         stop_ids = self._ids("stop_token_ids", options.stop_token_ids)
         eos_ids = np.array(() if options.ignore_eos else self._info.eos_ids, np.int64)
+        ends = np.union1d(eos_ids, stop_ids).astype(np.int64)
+        processors = self._processors(options, ends)
         return DecodeRequest(
             request_id=request_id,
             prompt=ids,
             strategy=strategy,
             options=options,
             seed=_seed(strategy),
-            processors=self._processors(options, np.union1d(eos_ids, stop_ids).astype(np.int64)),
+            processors=processors,
             eos_ids=eos_ids,
             stop_ids=np.setdiff1d(stop_ids, eos_ids).astype(np.int64),
             automaton=self._automaton(options.stop),
             stream=stream,
+            constraint=self._constraint(options, ids, constraint_start, processors.forced_prefix, ends),
+            constraint_start=constraint_start,
         )
 
     def _resolve_score(self, asked: ScoreArguments) -> DecodeRequest:
@@ -243,6 +260,31 @@ class Resolver:
                     f"token {token} at {position} ends a candidate there",
                     "EOS and stop ids as its last token alone, after min_tokens",
                 )
+
+    def constraint(self, spec: ConstraintSpec) -> Constraint:
+        """What a constraint allows with this model. Raises InvalidRequestError."""
+        return self._constraints.of(spec)
+
+    def _constraint(
+        self, options: Options, prompt: I64, start: int | None, forced: tuple[int, ...], ends: I64
+    ) -> Constraint | None:
+        spec = options.constraint
+        if spec is None:
+            return None
+        if options.ignore_eos and ends_by_eos(spec):
+            raise invalid("ignore_eos", "only EOS ends what follows this constraint", "False beside it")
+        constraint = continued(self._constraints.of(spec), prompt, start)
+        if not forced:
+            return constraint
+        stands = standing(constraint, np.array(forced, np.int64), ends=frozenset(ends.tolist()))
+        if stands == "broken":
+            raise invalid("forced_prefix", "is not allowed by constraint", "what the constraint begins with")
+        if stands == "complete" and len(forced) < options.min_tokens:
+            problem = f"completes the constraint after {len(forced)} tokens"
+            raise invalid(
+                "forced_prefix", problem, f"nothing that ends before min_tokens={options.min_tokens}"
+            )
+        return constraint
 
     def _automaton(self, stop: tuple[str, ...]) -> StopAutomaton | None:
         if not stop:

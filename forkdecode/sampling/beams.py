@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from forkdecode.sampling.allowed import ended, still_open
 from forkdecode.sampling.group_logits import (
     NonFiniteLogitsError,
     group_rows,
@@ -64,7 +65,14 @@ def _result(
     request: SelectionRequest, found: Continuations, raw: F32, top: TopLogprobs | None
 ) -> SelectionResult:
     return SelectionResult(
-        request.group_id, found.rows.astype(np.int32), found.tokens, raw, found.logprobs, found.scores, top
+        request.group_id,
+        found.rows.astype(np.int32),
+        found.tokens,
+        raw,
+        found.logprobs,
+        found.scores,
+        top,
+        ended=ended(request, found.rows, found.tokens),
     )
 
 
@@ -130,21 +138,25 @@ def _enlarged(
     vocab: int,
     again: Callable[[int], Continuations],
 ) -> Continuations:
-    """Double k until `live` candidates go on or no legal one is left out."""
-    if choice.finishing is None and choice.finishing_ids is None:
+    """Double k until `live` candidates go on, or as many as the constraint leaves, or no legal one is left
+    out."""
+    possible = still_open(request, choice.finishing_ids)
+    if choice.finishing is None and choice.finishing_ids is None and possible is None:
         return best
-    k = choice.k
+    k, live = choice.k, choice.live if possible is None else min(choice.live, possible)
     while len(best.tokens) >= k and k < request.rows * vocab:
-        if int((~finishes(best, choice)).sum()) >= choice.live:
+        if int((~finishes(best, request, choice)).sum()) >= live:
             break
         k *= 2
         best = again(k)
     return best
 
 
-def finishes(best: Continuations, choice: TopK) -> Bools:
-    """[N]: which candidates end their hypothesis by a stop string, or by an id in finishing_ids."""
-    done = np.zeros(len(best.tokens), np.bool_)
+def finishes(best: Continuations, request: SelectionRequest, choice: TopK) -> Bools:
+    """[N]: which candidates end their hypothesis by a stop string, by an id in finishing_ids, or because
+    the constraint is complete."""
+    by_constraint = ended(request, best.rows, best.tokens)
+    done = np.zeros(len(best.tokens), np.bool_) if by_constraint is None else by_constraint
     if choice.finishing is not None:
         table, state = choice.finishing.table, choice.finishing.state
         known = best.tokens < table.shape[1]

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from forkdecode.sampling.allowed import apply_allowed, is_masked
 from forkdecode.sampling.processors import RowHistory, apply_processors
 from forkdecode.step import SelectionRequest
 from forkdecode_kernels.logsumexp import float_rows
@@ -56,12 +57,18 @@ def group_rows(logits: torch.Tensor, request: SelectionRequest) -> torch.Tensor:
 
 def is_active(request: SelectionRequest) -> bool:
     """Whether this step's logits change before anything is chosen."""
-    return request.processors.active(request.num_generated)
+    return is_masked(request) or request.processors.active(request.num_generated)
 
 
 def where(request: SelectionRequest) -> str:
     """For error texts: which of the group's tokens is being chosen."""
     return f"at generated token {request.num_generated + 1}"
+
+
+def nothing_legal(request: SelectionRequest) -> str:
+    """The error of a group of which a row, or all of a beam, can't go on."""
+    beside = "" if request.allowed is None else ", under the constraint and the other options"
+    return f"no legal token {where(request)}{beside}"
 
 
 def processed_chunks(
@@ -114,6 +121,7 @@ def _process(values: torch.Tensor, piece: Piece) -> None:
             raise ValueError(f"generated is {request.generated.shape}, not {expected}")
         history = RowHistory.of(request.prompt, request.generated[piece.first : piece.last], values.device)
     apply_processors(values, request.processors, history, request.num_generated)
+    apply_allowed(values, request, piece.first, piece.last)
 
 
 def raw_logprobs(

@@ -10,9 +10,17 @@ import torch
 from numpy.typing import NDArray
 
 from forkdecode import lineage
-from forkdecode.sampling.group_logits import Chunk, group_rows, processed_chunks, raw_logprobs, where
+from forkdecode.sampling.allowed import ended
+from forkdecode.sampling.group_logits import (
+    Chunk,
+    group_rows,
+    nothing_legal,
+    processed_chunks,
+    raw_logprobs,
+    where,
+)
 from forkdecode.sampling.top_logprobs import TopCollector, wants_top
-from forkdecode.step import Draw, SelectionRequest, SelectionResult
+from forkdecode.step import Draw, GumbelTopK, SelectionRequest, SelectionResult
 from forkdecode_kernels.draw import NO_TOKEN, NOT_FINITE, DrawRows, Draws, filtered_draw
 
 DrawRequest = tuple[SelectionRequest, Draw]
@@ -68,7 +76,7 @@ def draw_plain(
     rows = np.concatenate([np.arange(r.rows) + r.logits_start for r, _ in requests])
     children = _Children.of(requests)
     choices = [d for _, d in requests]
-    setup = _draw_rows(rows, children.count, choices, [r.rows for r, _ in requests])
+    setup = draw_rows(rows, children.count, choices, [r.rows for r, _ in requests])
     drawn = filtered_draw(logits, setup, children.uniform, threads=threads)
     return _results(requests, children, _read(logits, rows, children.count, drawn, drawn.logsumexp), None)
 
@@ -87,7 +95,7 @@ def draw_processed(
         last = done + len(chunk.rows)
         count, uniform = children.count[done:last], children.uniform[starts[done] : starts[last]]
         choices = [requests[p.index][1] for p in chunk.pieces]
-        setup = _draw_rows(np.arange(len(chunk.rows)), count, choices, [len(p) for p in chunk.pieces])
+        setup = draw_rows(np.arange(len(chunk.rows)), count, choices, [len(p) for p in chunk.pieces])
         dense = wants_top([p.request for p in chunk.pieces])
         drawn = filtered_draw(chunk.values, setup, uniform, distribution=dense, threads=threads)
         parts.append(_read(logits, chunk.rows, count, drawn, chunk.logsumexp))
@@ -117,10 +125,13 @@ def check_draw(logits: torch.Tensor, request: SelectionRequest, choice: Draw) ->
         raise ValueError(f"source outside 0 .. {request.rows - 1}")
 
 
-def _draw_rows(
-    rows: NDArray[np.int64], count: NDArray[np.int64], choices: Sequence[Draw], repeats: Sequence[int]
+def draw_rows(
+    rows: NDArray[np.int64],
+    count: NDArray[np.int64],
+    choices: Sequence[Draw | GumbelTopK],
+    repeats: Sequence[int],
 ) -> DrawRows:
-    """choices[i] holds for repeats[i] of the rows."""
+    """count [m] draws of each row; choices[i] holds for repeats[i] of the rows."""
 
     def column(name: str) -> NDArray[np.float64]:
         return np.repeat(np.array([getattr(d, name) for d in choices], np.float64), repeats)
@@ -161,7 +172,7 @@ def _results(
         if (status == NOT_FINITE).any():
             results.append(SelectionResult.failed(request.group_id, f"non-finite logits {where(request)}"))
         elif (status == NO_TOKEN).any():
-            results.append(SelectionResult.failed(request.group_id, f"no legal token {where(request)}"))
+            results.append(SelectionResult.failed(request.group_id, nothing_legal(request)))
         else:
             results.append(
                 SelectionResult(
@@ -172,6 +183,7 @@ def _results(
                     drawn.chosen[at],
                     np.zeros(len(at), np.float32),
                     top.of(index) if top else None,
+                    ended=ended(request, choice.source, drawn.tokens[at]),
                 )
             )
     return results

@@ -6,19 +6,21 @@ depends on its own rows and request only, bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
 import torch
 
+from forkdecode.sampling.allowed import settled
 from forkdecode.sampling.beams import check_topk, topk_plain, topk_processed
 from forkdecode.sampling.gather import check_gather, gather_named
 from forkdecode.sampling.group_logits import is_active
+from forkdecode.sampling.perturbed import check_gumbel, perturbed_best
 from forkdecode.sampling.sampler import check_draw, draw_plain, draw_processed
-from forkdecode.step import Draw, Gather, ProcessorSpec, SelectionRequest, SelectionResult, TopK
+from forkdecode.step import Draw, Gather, GumbelTopK, ProcessorSpec, SelectionRequest, SelectionResult, TopK
 
-Choice = TypeVar("Choice", Draw, TopK, Gather)
+Choice = TypeVar("Choice", Draw, TopK, Gather, GumbelTopK)
 
 
 def select(
@@ -31,10 +33,38 @@ def select(
     """
     workers = torch.get_num_threads() if threads is None else threads
     done: dict[int, SelectionResult] = {}
+    free = [(i, request) for i, request in enumerate(requests) if request.allowed is None]
+    _select(logits, free, workers, done)
+    if len(free) < len(requests):  # last of all: what is allowed may still be in the making
+        bound = [(i, request) for i, request in enumerate(requests) if request.allowed is not None]
+        _select(logits, _settled(bound, done), workers, done)
+    return tuple(done[i] for i in range(len(requests)))
+
+
+def _settled(
+    requests: Sequence[tuple[int, SelectionRequest]], done: dict[int, SelectionResult]
+) -> Iterator[tuple[int, SelectionRequest]]:
+    """Those of which it is known what is allowed; the others' constraints failed, and they with them."""
+    for i, request in requests:
+        try:
+            found = settled(request)
+        except Exception as error:
+            done[i] = _failed(request, error)
+            continue
+        yield i, found
+
+
+def _select(
+    logits: torch.Tensor,
+    requests: Iterable[tuple[int, SelectionRequest]],
+    workers: int,
+    done: dict[int, SelectionResult],
+) -> None:
     draws: list[tuple[int, SelectionRequest, Draw]] = []
     topks: list[tuple[int, SelectionRequest, TopK]] = []
     gathers: list[tuple[int, SelectionRequest, Gather]] = []
-    for i, request in enumerate(requests):
+    perturbed: list[tuple[int, SelectionRequest, GumbelTopK]] = []
+    for i, request in requests:
         choice = request.choice
         if isinstance(choice, Draw):
             draws.append((i, request, choice))
@@ -42,13 +72,16 @@ def select(
             topks.append((i, request, choice))
         elif isinstance(choice, Gather):
             gathers.append((i, request, choice))
+        elif isinstance(choice, GumbelTopK):
+            perturbed.append((i, request, choice))
         else:
             done[i] = SelectionResult.failed(request.group_id, f"{type(choice).__name__} is not known here")
     _serve(logits, draws, check=check_draw, ways=(draw_plain, draw_processed), threads=workers, done=done)
     _serve(logits, topks, check=check_topk, ways=(topk_plain, topk_processed), threads=workers, done=done)
     both = (gather_named, gather_named)
     _serve(logits, gathers, check=check_gather, ways=both, threads=workers, done=done)
-    return tuple(done[i] for i in range(len(requests)))
+    alike = (perturbed_best, perturbed_best)
+    _serve(logits, perturbed, check=check_gumbel, ways=alike, threads=workers, done=done)
 
 
 def warm_up(threads: int = 1) -> None:
@@ -59,10 +92,12 @@ def warm_up(threads: int = 1) -> None:
     nothing = np.empty(0, np.int64)
     draw = Draw(np.zeros(2, np.int32), np.arange(2, dtype=np.uint64), 0, temperature=0.5, top_p=0.5)
     topk = TopK(2, np.zeros(2, np.float32), 1)
+    zeros = np.zeros(2, np.float64)
+    perturbed = GumbelTopK(2, zeros, zeros, draw.lineage, 0, top_p=0.5)
     for dtype in (torch.float32, torch.bfloat16):
         asked = [
             SelectionRequest(0, 0, 2, choice, ProcessorSpec(), nothing, None, 0, num_logprobs)
-            for choice in (draw, topk)
+            for choice in (draw, topk, perturbed)
             for num_logprobs in (None, 1)
         ]
         select(torch.zeros(2, 256, dtype=dtype), asked, threads=threads)

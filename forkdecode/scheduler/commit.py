@@ -34,6 +34,8 @@ def stop_hits(group: SequenceGroup, result: SelectionResult) -> tuple[StopHits, 
         states, hit = request.automaton.advance(group.stop_state[result.rows], tokens)
         if generated >= request.options.min_tokens:
             reason[hit] = STOP
+    if result.ended is not None:
+        reason[result.ended] = STOP
     if len(request.stop_ids):
         reason[_among(tokens, request.stop_ids)] = STOP
     if len(request.eos_ids):
@@ -68,6 +70,8 @@ def commit_selection(
             cache.insert(group.request.prompt, table.row_blocks(0), group.request.options.cache_salt)
         hold_prompt(group, held)
     hits, states = stop_hits(group, result)
+    if not len(result.tokens) and not len(group.policy.hypotheses):
+        raise GroupFailedError(_nothing_legal(group))
     decision = group.policy.decide(result, group.rows, hits)
     if cache is not None and len(decision.finished):
         _cache_finished(group, decision.finished, cache)
@@ -89,6 +93,13 @@ def commit_selection(
     if group.beam_stream is not None and group.num_rows:
         events += group.beam_stream.events(group.request_id, group.history, group.policy, decision, rows)
     return events, decision.done
+
+
+def _nothing_legal(group: SequenceGroup) -> str:
+    beside = (
+        "" if group.request.options.constraint is None else ", under the constraint and the other options"
+    )
+    return f"no legal token at generated token {group.rows.generated + 1}{beside}"
 
 
 def started(group: SequenceGroup) -> list[GroupEvent]:

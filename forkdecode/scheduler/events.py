@@ -85,6 +85,8 @@ class GroupFinished:
     request_id: str
     candidates: tuple[CandidateRecord, ...]
     usage: Usage
+    exhausted: bool = False
+    """Whether candidates are fewer than were asked for because nothing legal was left."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,6 +120,7 @@ class SequenceGroup:
         self.last_token: I64 = request.prompt[-1:].astype(np.int64)
         self.stop_state: I64 = np.zeros(1, np.int64)
         self.rows = replace(self.rows, finishing=self.finishing(self.stop_state, 0))
+        self.constraint = None if request.constraint is None else request.constraint.rows()
         self.history = History()
         streams_beams = request.stream and not policy.streams_candidates
         self.beam_stream = BeamStream(request.options) if streams_beams else None
@@ -213,6 +214,7 @@ class SequenceGroup:
             generated=history,
             num_generated=generated,
             num_logprobs=self.request.options.logprobs,
+            allowed=None if self.constraint is None else self.constraint.allowed(),
         )
 
     def move(self, rows: GroupRows, parents: I32, tokens: I64, stop_state: I64) -> None:
@@ -223,6 +225,8 @@ class SequenceGroup:
             moved[:, :at] = self._generated[parents, :at]
             moved[:, at] = tokens
             self._generated = moved
+        if self.constraint is not None and len(parents):
+            self.constraint = self.constraint.next(parents, tokens)
         self.rows = rows
         self.last_token = tokens
         self.stop_state = stop_state

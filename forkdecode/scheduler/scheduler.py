@@ -229,7 +229,7 @@ class Scheduler:
         self._counters.generated_tokens += group.costs.generated_tokens
         longest = max((len(c.token_ids) for c in found), default=0)
         usage = group.costs.usage(group.request.prompt_len, longest, self._clock())
-        return GroupFinished(group.request_id, found, usage)
+        return GroupFinished(group.request_id, found, usage, group.policy.exhausted)
 
     def _fail(self, group: SequenceGroup, error: ForkdecodeError) -> GroupEvent:
         found: tuple[CandidateRecord, ...] = ()

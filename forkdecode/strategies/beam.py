@@ -29,26 +29,32 @@ class BeamPolicy:
     streams_candidates = False
     forced = None
 
-    def __init__(self, beam: Beam, max_tokens: int, stop_ids: I64) -> None:
+    def __init__(self, beam: Beam, max_tokens: int, stop_ids: I64, *, ends_unforeseen: bool = False) -> None:
+        """ends_unforeseen: whether a constraint may end candidates by any token."""
         self._beam = beam
         self._max_tokens = max_tokens
         self._stop_ids = stop_ids if len(stop_ids) else None
         self._k = max(2, 1 + len(stop_ids)) * beam.width
+        self._ends_unforeseen = ends_unforeseen
+        self._ran_dry = False
         self._numbers = np.arange(beam.width, dtype=np.int32)
         self.max_rows = beam.width
         self.hypotheses = Hypotheses(beam.pool_size)
 
     def choose(self, rows: GroupRows) -> TopK:
         """K = max(2, 1 + number of stop ids) * W leaves W live candidates whatever ends by an id;
-        what ends by a stop string is told by the finishing mask."""
+        what ends by a stop string is told by the finishing mask, what a constraint ends is known where
+        tokens are selected."""
         # In the last step every candidate ends: no larger k would leave more alive.
-        finishing = rows.finishing if rows.generated + 1 < self._max_tokens else None
+        last = rows.generated + 1 >= self._max_tokens
+        finishing = None if last else rows.finishing
+        counts = finishing is not None or (self._ends_unforeseen and not last)
         return TopK(
             k=self._k,
             base=rows.selection,
-            live=self._beam.width,
+            live=0 if last else self._beam.width,
             finishing=finishing,
-            finishing_ids=None if finishing is None else self._stop_ids,
+            finishing_ids=self._stop_ids if counts else None,
         )
 
     def decide(self, result: SelectionResult, rows: GroupRows, stop: StopHits) -> Decision:
@@ -59,13 +65,16 @@ class BeamPolicy:
         if not len(result.tokens) and not len(self.hypotheses):
             raise GroupFailedError(f"no legal token at generated token {rows.generated + 1}")
         ends = stop.reason != LIVE
-        picks = np.flatnonzero(~ends)[: self._beam.width]
-        ended = np.flatnonzero(ends[: self._beam.width])
+        picks = (~ends).nonzero()[0][: self._beam.width]
+        ended = ends[: self._beam.width].nonzero()[0]
         finished = NO_HYPOTHESES
         if len(ended):
             finished = self.hypotheses.add(self._finish(result, rows, stop.reason, ended))
         done = not len(picks) or self._finished(result.scores[picks[0]], rows.generated + 1)
         if done:
+            # At max_tokens all candidates end, so that none is left says nothing; too few of them do.
+            too_few = len(ends) < self._beam.width or rows.generated + 1 < self._max_tokens
+            self._ran_dry = not len(picks) and too_few
             picks = picks[:0]
         parents = result.rows[picks]
         return Decision(
@@ -79,6 +88,12 @@ class BeamPolicy:
             finished=finished,
             done=done,
         )
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether fewer hypotheses finished than are wanted, with nothing legal left."""
+        wanted = self._beam.num_return_sequences or self._beam.pool_size
+        return self._ran_dry and len(self.hypotheses) < wanted
 
     def live_score(self, rows: GroupRows) -> F64:
         """[R] selection / generated ** length_penalty."""

@@ -27,6 +27,7 @@ class BestOfPolicy:
     the caller to score and rank; their score is then the cumulative log-probability until it has.
     """
 
+    exhausted = False
     streams_candidates = True
     forced = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from forkdecode.constraint_types import FromCatalogue
 from forkdecode.step import I64
 from forkdecode.strategies.beam import BeamPolicy
 from forkdecode.strategies.best_of import BestOfPolicy
@@ -17,9 +18,15 @@ def make_policy(strategy: Strategy | Continuations, options: Options, stop_ids: 
     if isinstance(strategy, Beam) and strategy.width == strategy.pool_size == 1:
         return SingleBeamPolicy(strategy)
     if isinstance(strategy, Beam):
-        return BeamPolicy(strategy, options.max_tokens, stop_ids)
+        return BeamPolicy(strategy, options.max_tokens, stop_ids, ends_unforeseen=may_end(options))
     if isinstance(strategy, BestOf):
         return BestOfPolicy(strategy)
     if isinstance(strategy, Continuations):
         return ScorePolicy(strategy)
     return SamplePolicy(strategy)
+
+
+def may_end(options: Options) -> bool:
+    """Whether the options' constraint may end candidates by tokens that are no end otherwise."""
+    constraint = options.constraint
+    return isinstance(constraint, FromCatalogue) and constraint.end == "item"

@@ -113,6 +113,11 @@ class Policy(Protocol):
         """Which tokens the rows are to follow, where logits decide nothing."""
 
     @property
+    def exhausted(self) -> bool:
+        """Whether results() are fewer than were asked for because nothing legal was left; of a group that
+        is done."""
+
+    @property
     def hypotheses(self) -> Hypotheses:
         """What has finished so far."""
 

@@ -18,6 +18,7 @@ class SamplePolicy:
     samples, and a score is the cumulative log-probability.
     """
 
+    exhausted = False
     streams_candidates = True
     forced = None
 

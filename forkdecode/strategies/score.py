@@ -17,6 +17,7 @@ class ScorePolicy:
     tokens end none. results() are in the order of the continuations; a score is the cumulative
     log-probability."""
 
+    exhausted = False
     streams_candidates = True
 
     def __init__(self, continuations: Continuations) -> None:

@@ -19,6 +19,7 @@ class SingleBeamPolicy:
     log_softmax, and the first end is the end whatever `early_stopping` says. So is this.
     """
 
+    exhausted = False
     streams_candidates = False
     forced = None
     max_rows = 1

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from forkdecode.engine.core import Engine
-from forkdecode.engine.process import Automata, Desk, Outgoing, tokenizer_folder
+from forkdecode.engine.process import Desk, Maker, Outgoing, tokenizer_folder
 from forkdecode.engine.thread import EngineThread
 from forkdecode.errors import CancelledError, EngineClosedError
 from forkdecode.scheduler.events import GroupFailed, GroupFinished, TokensAppended
@@ -25,7 +25,7 @@ from forkdecode.wire.records import CODEC
 from tests.scheduler.engines import assert_idle, request, toy_engine
 from tests.tiny_model import byte_tokenizer, save_tiny_llama
 
-NO_TOKENIZER: Any = SimpleNamespace(tokenizer=None)
+NO_TOKENIZER: Any = SimpleNamespace(tokenizer=None, info=SimpleNamespace(vocab_size=32, eos_ids=()))
 
 
 class FrontEnd:
@@ -39,7 +39,7 @@ class FrontEnd:
         outgoing = Outgoing(self._back)
         self.thread = EngineThread(engine, outgoing.flush)
         self._read = FrameReader(theirs, CODEC.schema)
-        desk = Desk(self.thread, outgoing, Automata(NO_TOKENIZER))
+        desk = Desk(self.thread, outgoing, Maker(NO_TOKENIZER))
         self._desk = threading.Thread(target=desk.run, args=(self._read,))
         self._desk.start()
 

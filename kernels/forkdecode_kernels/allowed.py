@@ -1,0 +1,81 @@
+"""Which tokens each row may continue with: masks of logits, and which entry of a row's list a token is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from forkdecode_kernels.reference import allowed as reference
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLists:
+    """Row r may continue with tokens[start[r] : stop[r]], which ascend, and if also[r] with also_ids.
+
+    tokens [E] int32; start, stop [R] int64; also [R] bool, also_ids [n] int64. ends [E] bool, or [0] for
+    none: entries that complete something. without_ends: such entries are left out.
+    """
+
+    tokens: NDArray[np.int32]
+    start: NDArray[np.int64]
+    stop: NDArray[np.int64]
+    ends: NDArray[np.bool_]
+    also: NDArray[np.bool_]
+    also_ids: NDArray[np.int64]
+    without_ends: bool = False
+
+    def part(self, first: int, last: int) -> TokenLists:
+        """Rows first .. last."""
+        own = slice(first, last)
+        rows = (self.start[own], self.stop[own], self.ends, self.also[own])
+        return TokenLists(self.tokens, *rows, self.also_ids, self.without_ends)
+
+    def check(self, vocab: int) -> None:
+        """Raises ValueError for ranges outside `tokens` and for ids outside the vocabulary."""
+        filled = self.start < self.stop
+        start, stop = self.start[filled], self.stop[filled]
+        if len(start) and (start.min() < 0 or stop.max() > len(self.tokens)):
+            raise ValueError(f"ranges reach outside the {len(self.tokens)} entries")
+        known = np.concatenate([self.tokens[stop - 1], self.tokens[start], self.also_ids])
+        if len(known) and (known.max() >= vocab or known.min() < 0):
+            raise ValueError(f"an allowed token is not among the vocabulary's {vocab}")
+
+
+def keep_listed(values: torch.Tensor, lists: TokenLists) -> None:
+    """Sets what is not in its row's list to -inf; values [R, V] float32, in place."""
+    lists.check(values.shape[1])
+    reference.keep_listed(values, lists.tokens, *_rows(lists))
+
+
+def keep_bits(values: torch.Tensor, words: NDArray[np.uint32]) -> None:
+    """Sets token t of row r to -inf unless bit t % 32 of words[r, t // 32] is set; values [R, V], in place."""
+    vocab = values.shape[1]
+    if words.shape != (len(values), -(-vocab // 32)):
+        raise ValueError(f"a mask of {len(values)} rows of {vocab} bits can't be {words.shape}")
+    reference.keep_bits(values, words)
+
+
+def find_entries(lists: TokenLists, rows: NDArray[np.int64], tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[N] Which entry of `lists.tokens` tokens[i] is in the list of row rows[i]; -1 where it is none."""
+    return reference.find_entries(lists.tokens, lists.start[rows], lists.stop[rows], tokens)
+
+
+def count_open(lists: TokenLists) -> int:
+    """How many entries of the rows' lists are not in `ends`."""
+    return reference.count_open(lists.start, lists.stop, lists.ends)
+
+
+def _rows(
+    lists: TokenLists,
+) -> tuple[
+    NDArray[np.int64],
+    NDArray[np.int64],
+    NDArray[np.bool_],
+    NDArray[np.bool_],
+    NDArray[np.int64],
+    bool,
+]:
+    return lists.start, lists.stop, lists.ends, lists.also, lists.also_ids, lists.without_ends
