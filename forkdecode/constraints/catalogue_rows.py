@@ -1,0 +1,79 @@
+"""A catalogue as a constraint: where in the trie each of a group's rows stands.
+
+A step is some microseconds for hundreds of rows: less than handing it to another thread would take, so
+nothing of it is computed ahead while the forward pass runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forkdecode.allowed import AllowedLists, ConstraintRows, Ready
+from forkdecode.constraints.catalogue import Catalogue
+
+DONE = -1
+"""In place of a node: the row's item has been ended, and nothing follows."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CatalogueConstraint:
+    """The generated tokens are an item, followed by one of eos_ids [n] where `end` is "eos"."""
+
+    catalogue: Catalogue
+    end: Literal["eos", "item"]
+    eos_ids: NDArray[np.int64]
+
+    def rows(self) -> ConstraintRows:
+        """One row, at the root."""
+        return CatalogueRows(self, np.zeros(1, np.int64))
+
+    def key(self, tokens: Sequence[int]) -> str | None:
+        """The key of the item that a candidate consists of, None where it is none, or not a whole one."""
+        last = len(tokens) - 1 if tokens and tokens[-1] in self.eos_ids else len(tokens)
+        return self.catalogue.key(tokens[:last])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CatalogueRows:
+    """nodes [R] int64: where each row stands; DONE where it has ended."""
+
+    constraint: CatalogueConstraint
+    nodes: NDArray[np.int64]
+
+    def allowed(self) -> Ready:
+        """The children of each row's node, where they lie in the catalogue: nothing is copied."""
+        catalogue, end = self.constraint.catalogue, self.constraint.end
+        at = np.maximum(self.nodes, 0)
+        start = catalogue.offsets[at].astype(np.int64)
+        # A row that has ended stands nowhere: its range is empty.
+        stop = np.where(self.nodes < 0, start, catalogue.offsets[at + 1])
+        if end == "item":
+            return Ready(AllowedLists(catalogue.tokens, start, stop, ends=catalogue.complete))
+        also = catalogue.complete[at] & (self.nodes >= 0)
+        eos = self.constraint.eos_ids
+        return Ready(AllowedLists(catalogue.tokens, start, stop, also=also, also_ids=eos))
+
+    def next(self, parents: NDArray[np.int32], tokens: NDArray[np.int64]) -> CatalogueRows:
+        """See ConstraintRows. Raises ValueError for a token that is not allowed."""
+        # Here, because the front end of a service makes constraints but seldom moves them, and numba is big.
+        from forkdecode_kernels.trie import step_down
+
+        catalogue = self.constraint.catalogue
+        nodes = step_down(catalogue.tokens, catalogue.offsets, self.nodes, parents, tokens)
+        gone = np.flatnonzero(nodes < 0)
+        if len(gone) and not self._end(self.nodes[parents[gone]], tokens[gone]):
+            raise ValueError(f"of the tokens {tokens[gone].tolist()} one continues no item")
+        return CatalogueRows(self.constraint, nodes)
+
+    def _end(self, nodes: NDArray[np.int64], tokens: NDArray[np.int64]) -> bool:
+        """Whether each of these tokens ends an item that is complete at its node."""
+        if self.constraint.end == "item" or bool((nodes < 0).any()):
+            return False
+        return bool(
+            self.constraint.catalogue.complete[nodes].all() & np.isin(tokens, self.constraint.eos_ids).all()
+        )
