@@ -10,7 +10,7 @@ import numpy as np
 from forkdecode.scheduler.events import BeamStep, GroupEvent, TokensCommitted
 from forkdecode.step import I32, I64
 from forkdecode.strategies.history import History
-from forkdecode.strategies.hypotheses import F64, NO_HYPOTHESES, HypothesisBatch
+from forkdecode.strategies.hypotheses import F64, HypothesisBatch
 from forkdecode.strategies.policy import Decision, GroupRows, Policy
 from forkdecode.types import Options
 
@@ -26,6 +26,7 @@ class BeamStream:
     def __init__(self, options: Options) -> None:
         self._common = CommonPrefix()
         self._shown = ShownBeams(options.update_every, options.update_beams)
+        self._finished = 0
 
     @property
     def committed(self) -> int:
@@ -37,10 +38,13 @@ class BeamStream:
     ) -> list[GroupEvent]:
         """After a step that leaves `rows`, at least one: the last of `history`, decided by `decision`."""
         events: list[GroupEvent] = []
-        before = self._common.count
-        returnable = policy.results() if len(decision.finished) else NO_HYPOTHESES
+        common = self._common.count
+        before, self._finished = self._finished, len(policy.hypotheses)
+        # A pool changes by what finishes; that of a stochastic beam also loses some to live rows.
+        changed = len(decision.finished) or self._finished < before
+        returnable = policy.results() if changed else None
         if self._common.step(history, decision.parents, decision.finished, returnable):
-            tokens = self._common.tokens(history, before)
+            tokens = self._common.tokens(history, common)
             events.append(TokensCommitted(request_id, tokens))
         self._shown.move(decision.parents)
         if self._shown.due(rows.generated):
@@ -104,11 +108,11 @@ class CommonPrefix:
         self._ended = _NO_ENDED
 
     def step(
-        self, history: History, parents: I32, finished: HypothesisBatch, returnable: HypothesisBatch
+        self, history: History, parents: I32, finished: HypothesisBatch, returnable: HypothesisBatch | None
     ) -> bool:
         """After the last step of `history`, which led to rows of these parents and to `finished`:
-        whether more is common now. returnable: what the policy would return, where any has finished."""
-        if len(finished):
+        whether more is common now. returnable: what the policy would return, None for the same as before."""
+        if returnable is not None:
             self._ended = self._join(finished, returnable)
         at_open_level = history.steps == self.count + 1
         self._live = np.arange(len(parents), dtype=np.int32) if at_open_level else self._live[parents]
@@ -126,7 +130,7 @@ class CommonPrefix:
     def _join(self, finished: HypothesisBatch, returnable: HypothesisBatch) -> _Ended:
         """The returnable hypotheses: each was so before this step, or has finished in it."""
         step = finished.generated.astype(np.int64) - 1
-        begun = int(step[0]) > self.count
+        begun = len(step) > 0 and int(step[0]) > self.count
         ancestor = self._live[finished.row] if begun else np.full(len(step), _NONE, np.int32)
         known = self._ended.and_also(_Ended(_key(finished), step, finished.row, ancestor))
         order = np.argsort(known.key)

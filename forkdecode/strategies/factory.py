@@ -10,7 +10,8 @@ from forkdecode.strategies.policy import Policy
 from forkdecode.strategies.sample import SamplePolicy
 from forkdecode.strategies.score import ScorePolicy
 from forkdecode.strategies.single_beam import SingleBeamPolicy
-from forkdecode.types import Beam, BestOf, Continuations, Options, Strategy
+from forkdecode.strategies.stochastic import StochasticBeamPolicy
+from forkdecode.types import Beam, BestOf, Continuations, Options, StochasticBeam, Strategy
 
 
 def make_policy(strategy: Strategy | Continuations, options: Options, stop_ids: I64) -> Policy:
@@ -19,6 +20,8 @@ def make_policy(strategy: Strategy | Continuations, options: Options, stop_ids: 
         return SingleBeamPolicy(strategy)
     if isinstance(strategy, Beam):
         return BeamPolicy(strategy, options.max_tokens, stop_ids, ends_unforeseen=may_end(options))
+    if isinstance(strategy, StochasticBeam):
+        return StochasticBeamPolicy(strategy)
     if isinstance(strategy, BestOf):
         return BestOfPolicy(strategy)
     if isinstance(strategy, Continuations):

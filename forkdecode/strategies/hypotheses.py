@@ -97,6 +97,11 @@ class Hypotheses:
             return batch
         return batch[np.sort(order[order >= old]) - old]
 
+    def keep(self, n: int) -> None:
+        """Drops all but the n best."""
+        if n < len(self._kept):
+            self._kept = self._kept[:n]
+
     def best(self, n: int | None = None) -> HypothesisBatch:
         """The n best, or all, best first."""
         return self._kept if n is None else self._kept[:n]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from forkdecode import lineage
-from forkdecode.step import Draw, ProcessorSpec, SelectionRequest, TopK
+from forkdecode.step import Draw, GumbelTopK, ProcessorSpec, SelectionRequest, TopK
 
 NO_PROCESSORS = ProcessorSpec()
 
@@ -23,7 +23,7 @@ def beams(k: int, base: Any, **finishing: Any) -> TopK:
 
 
 def request(
-    choice: Draw | TopK,
+    choice: Draw | TopK | GumbelTopK,
     rows: int,
     *,
     start: int = 0,

@@ -11,11 +11,18 @@ import torch
 
 from forkdecode.sampling.select import select, warm_up
 from forkdecode.step import ProcessorSpec, SelectionRequest, SelectionResult
-from forkdecode_kernels.cpu.selection import draw, rows, topk
+from forkdecode_kernels.cpu.selection import draw, perturbed, rows, topk
 from tests.sampling.requests import beams, children, request
 
 VOCAB = 700
-ENTRIES: list[Any] = [draw._draw_rows, rows.row_sums, rows.subtract, rows._widen, topk._list_tiles]
+ENTRIES: list[Any] = [
+    draw._draw_rows,
+    rows.row_sums,
+    rows.subtract,
+    rows._widen,
+    topk._list_tiles,
+    perturbed._rows,
+]
 HEAVY = ProcessorSpec(repetition_penalty=1.2, frequency_penalty=0.3, bad_words=((5, 6), (9,)))
 
 
