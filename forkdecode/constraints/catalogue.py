@@ -107,15 +107,28 @@ class Catalogue:
     def item(self, tokens: Sequence[int]) -> int | None:
         """The number of the item that consists of `tokens`, or None."""
         node = self.node(tokens)
-        if node is None or not self.complete[node]:
-            return None
-        block = node // RANK_BLOCK
-        return int(self.ranks[block]) + int(np.count_nonzero(self.complete[block * RANK_BLOCK : node]))
+        return None if node is None or not self.complete[node] else self._item_at(node)
 
     def key(self, tokens: Sequence[int]) -> str | None:
         """The key of the item that consists of `tokens`, or None."""
         item = self.item(tokens)
         return None if item is None else self.keys[item]
+
+    def nested_keys(self) -> tuple[str, str]:
+        """Keys of an item that is the beginning of another one, and of that other one. Reads all offsets.
+        Raises ValueError where there are none."""
+        inner = np.flatnonzero(self.complete & (self.offsets[1:] > self.offsets[:-1]))
+        if not len(inner):
+            raise ValueError("no item is the beginning of another")
+        longer = int(self.offsets[inner[0]])
+        while not self.complete[longer]:
+            longer = int(self.offsets[longer])
+        return self.keys[self._item_at(int(inner[0]))], self.keys[self._item_at(longer)]
+
+    def _item_at(self, node: int) -> int:
+        """Of a node where an item ends."""
+        block = node // RANK_BLOCK
+        return int(self.ranks[block]) + int(np.count_nonzero(self.complete[block * RANK_BLOCK : node]))
 
     def holds_any(self, token_ids: Sequence[int]) -> list[int]:
         """Those of `token_ids` that stand in an item. Reads the whole of `tokens`."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from forkdecode.allowed import AllowedLists, ConstraintRows, Ready
 from forkdecode.constraints.catalogue import Catalogue
+from forkdecode.errors import GroupFailedError
 
 DONE = -1
 """In place of a node: the row's item has been ended, and nothing follows."""
@@ -34,8 +35,8 @@ class CatalogueConstraint:
 
     def key(self, tokens: Sequence[int]) -> str | None:
         """The key of the item that a candidate consists of, None where it is none, or not a whole one."""
-        last = len(tokens) - 1 if tokens and tokens[-1] in self.eos_ids else len(tokens)
-        return self.catalogue.key(tokens[:last])
+        ended = self.end == "eos" and len(tokens) > 0 and tokens[-1] in self.eos_ids
+        return self.catalogue.key(tokens[:-1] if ended else tokens)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +60,7 @@ class CatalogueRows:
         return Ready(AllowedLists(catalogue.tokens, start, stop, also=also, also_ids=eos))
 
     def next(self, parents: NDArray[np.int32], tokens: NDArray[np.int64]) -> CatalogueRows:
-        """See ConstraintRows. Raises ValueError for a token that is not allowed."""
+        """See ConstraintRows. Raises GroupFailedError for a token that is not allowed."""
         # Here, because the front end of a service makes constraints but seldom moves them, and numba is big.
         from forkdecode_kernels.trie import step_down
 
@@ -67,7 +68,7 @@ class CatalogueRows:
         nodes = step_down(catalogue.tokens, catalogue.offsets, self.nodes, parents, tokens)
         gone = np.flatnonzero(nodes < 0)
         if len(gone) and not self._end(self.nodes[parents[gone]], tokens[gone]):
-            raise ValueError(f"of the tokens {tokens[gone].tolist()} one continues no item")
+            raise GroupFailedError(f"one of the tokens {tokens[gone].tolist()} continues no item")
         return CatalogueRows(self.constraint, nodes)
 
     def _end(self, nodes: NDArray[np.int64], tokens: NDArray[np.int64]) -> bool:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from forkdecode.allowed import AllowedLists
 from forkdecode.constraints.catalogue_build import build_catalogue
 from forkdecode.constraints.catalogue_rows import CatalogueConstraint
+from forkdecode.errors import GroupFailedError
 from tests.constraints.tries import ITEMS, Items, Trie
 
 EOS = np.array([400, 401], np.int64)
@@ -65,7 +66,7 @@ def test_what_no_item_continues_with_is_a_fault() -> None:
     after_3 = eos.rows().next(FIRST, np.array([3]))
     ended = eos.rows().next(FIRST, np.array([1])).next(FIRST, EOS[:1])
     for rows, token in ((eos.rows(), 2), (eos.rows(), 400), (after_3, 400), (ended, 400), (item.rows(), 400)):
-        with pytest.raises(ValueError, match=str(token)):
+        with pytest.raises(GroupFailedError, match=str(token)):
             rows.next(FIRST, np.array([token]))
 
 

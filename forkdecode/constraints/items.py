@@ -1,0 +1,43 @@
+"""Which item of a catalogue a candidate is, and how long it must be to be one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from forkdecode.allowed import Constraint
+from forkdecode.constraints.catalogue_rows import CatalogueConstraint
+from forkdecode.constraints.continued import Continued
+from forkdecode.errors import invalid
+
+
+def item_key(constraint: Constraint | None, token_ids: Sequence[int]) -> str | None:
+    """The key of the item that a candidate of these generated tokens has completed. None where it has
+    completed none, or is held to no catalogue."""
+    if isinstance(constraint, Continued):
+        return item_key(constraint.constraint, (*constraint.tokens.tolist(), *token_ids))
+    return constraint.key(token_ids) if isinstance(constraint, CatalogueConstraint) else None
+
+
+def catalogue_digest(constraint: Constraint | None) -> str | None:
+    """Of the catalogue that a constraint is of, if it is of one."""
+    if isinstance(constraint, Continued):
+        return catalogue_digest(constraint.constraint)
+    return constraint.catalogue.info.digest if isinstance(constraint, CatalogueConstraint) else None
+
+
+def check_lengths(constraint: Constraint, min_tokens: int, max_tokens: int) -> None:
+    """Raises InvalidRequestError where no item of a catalogue has a length that the request allows, so that
+    nothing could come of it; or where an item would end a candidate before min_tokens."""
+    if not isinstance(constraint, CatalogueConstraint):
+        return
+    info, by_eos = constraint.catalogue.info, constraint.end == "eos"
+    shortest, longest = info.shortest + by_eos, info.depth + by_eos
+    after = " with EOS" if by_eos else ""
+    if max_tokens < shortest:
+        problem = f"{max_tokens} is below the {shortest} tokens of the shortest item{after}"
+        raise invalid("max_tokens", problem, f"at least {shortest} with this catalogue")
+    # Before min_tokens EOS is masked, so shorter items can't end; with end="item" nothing would keep them.
+    bound, which = (longest, "longest") if by_eos else (shortest, "shortest")
+    if min_tokens > bound:
+        problem = f"{min_tokens} is above the {bound} tokens of the {which} item{after}"
+        raise invalid("min_tokens", problem, f"at most {bound} with this catalogue")
