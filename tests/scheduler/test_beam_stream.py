@@ -19,7 +19,7 @@ from forkdecode.strategies.history import History
 from forkdecode.strategies.hypotheses import EOS, NO_HYPOTHESES, Hypotheses, HypothesisBatch
 from forkdecode.text.stop import StopAutomaton
 from forkdecode.text.token_bytes import TokenBytes
-from forkdecode.types import Beam, Greedy, Sample
+from forkdecode.types import Beam, Greedy, Sample, StochasticBeam
 from tests.scheduler.committed_reference import Tokens, committed
 from tests.scheduler.engines import VOCAB, assert_idle, decode_alone, renamed, request, tokens, toy_engine
 
@@ -217,18 +217,26 @@ def candidates(group: SequenceGroup) -> tuple[list[Tokens], list[Tokens]]:
 
 
 @st.composite
-def beams(draw: st.DrawFn) -> DecodeRequest:
+def strategies(draw: st.DrawFn) -> Beam | StochasticBeam:
     width = draw(st.integers(1, MAX_WIDTH))
+    if draw(st.booleans()):
+        seed, temperature = draw(st.integers(0, 99)), draw(st.sampled_from([0.5, 1.0, 2.0]))
+        return StochasticBeam(width, temperature, top_k=draw(st.sampled_from([0, 3])), seed=seed)
     early: Any = draw(st.sampled_from([True, False, "never"]))
     patience = draw(st.sampled_from([0.5, 1.0, 2.0])) if early is True else 1.0
     pool = Beam(width, early_stopping=early, patience=patience).pool_size
-    strategy = Beam(
+    return Beam(
         width=width,
         num_return_sequences=draw(st.one_of(st.none(), st.just(1), st.integers(1, pool))),
         length_penalty=draw(st.sampled_from([0.0, 1.0, 1.5, -1.0])),
         early_stopping=early,
         patience=patience,
     )
+
+
+@st.composite
+def beams(draw: st.DrawFn) -> DecodeRequest:
+    strategy = draw(strategies())
     max_tokens = draw(st.integers(1, 40))
     what = request(
         "x",
@@ -263,16 +271,19 @@ def test_committed_is_final_and_as_long_as_it_can_be(
     engine.submit(what)
     listener = Listener(engine, what)
     for step in range(1, 200):
-        if step in preempt:
-            engine.scheduler.preempt(what.request_id)
-        if step == cancel:
-            group = engine.scheduler._groups[what.request_id]
-            for event in engine.cancel(what.request_id):
-                listener.take(event, group)
         if listener.last is not None:
             break
-        listener.step()
-    assert isinstance(listener.last, GroupFailed if cancel == step else GroupFinished)
+        if step in preempt:
+            engine.scheduler.preempt(what.request_id)
+        if step != cancel:
+            listener.step()
+            continue
+        group = engine.scheduler._groups[what.request_id]
+        for event in engine.cancel(what.request_id):
+            listener.take(event, group)
+        assert isinstance(listener.last, GroupFailed)
+    assert isinstance(listener.last, (GroupFinished, GroupFailed))
+    assert isinstance(listener.last, GroupFinished) or cancel is not None
     assert_idle(engine)
 
 
@@ -294,8 +305,9 @@ def test_beams_do_commit() -> None:
     assert counts[1] > 0
 
 
-def test_streaming_changes_no_result() -> None:
-    what = request("x", [5, 6], Beam(width=5), eos=[1, 2], max_tokens=20)
+@pytest.mark.parametrize("strategy", [Beam(width=5), StochasticBeam(5, seed=3)], ids=["beam", "stochastic"])
+def test_streaming_changes_no_result(strategy: Any) -> None:
+    what = request("x", [5, 6], strategy, eos=[1, 2], max_tokens=20)
     streamed = dataclasses.replace(renamed(what, "y"), stream=True)
     engine = toy_engine()
     engine.submit(streamed)
