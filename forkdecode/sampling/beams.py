@@ -18,7 +18,7 @@ from forkdecode.sampling.group_logits import (
     where,
 )
 from forkdecode.sampling.top_logprobs import TopCollector
-from forkdecode.step import F32, Bools, SelectionRequest, SelectionResult, TopK, TopLogprobs
+from forkdecode.step import F32, Bools, RowTopK, SelectionRequest, SelectionResult, TopK, TopLogprobs
 from forkdecode_kernels.topk import Continuations, RowGroups, beam_topk
 
 TopKRequest = tuple[SelectionRequest, TopK]
@@ -152,7 +152,7 @@ def _enlarged(
     return best
 
 
-def finishes(best: Continuations, request: SelectionRequest, choice: TopK) -> Bools:
+def finishes(best: Continuations, request: SelectionRequest, choice: TopK | RowTopK) -> Bools:
     """[N]: which candidates end their hypothesis by a stop string, by an id in finishing_ids, or because
     the constraint is complete."""
     by_constraint = ended(request, best.rows, best.tokens)

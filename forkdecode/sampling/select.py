@@ -17,10 +17,20 @@ from forkdecode.sampling.beams import check_topk, topk_plain, topk_processed
 from forkdecode.sampling.gather import check_gather, gather_named
 from forkdecode.sampling.group_logits import is_active
 from forkdecode.sampling.perturbed import check_gumbel, perturbed_best
+from forkdecode.sampling.row_best import check_rows, rows_plain, rows_processed
 from forkdecode.sampling.sampler import check_draw, draw_plain, draw_processed
-from forkdecode.step import Draw, Gather, GumbelTopK, ProcessorSpec, SelectionRequest, SelectionResult, TopK
+from forkdecode.step import (
+    Draw,
+    Gather,
+    GumbelTopK,
+    ProcessorSpec,
+    RowTopK,
+    SelectionRequest,
+    SelectionResult,
+    TopK,
+)
 
-Choice = TypeVar("Choice", Draw, TopK, Gather, GumbelTopK)
+Choice = TypeVar("Choice", Draw, TopK, RowTopK, Gather, GumbelTopK)
 
 
 def select(
@@ -62,6 +72,7 @@ def _select(
 ) -> None:
     draws: list[tuple[int, SelectionRequest, Draw]] = []
     topks: list[tuple[int, SelectionRequest, TopK]] = []
+    by_row: list[tuple[int, SelectionRequest, RowTopK]] = []
     gathers: list[tuple[int, SelectionRequest, Gather]] = []
     perturbed: list[tuple[int, SelectionRequest, GumbelTopK]] = []
     for i, request in requests:
@@ -70,6 +81,8 @@ def _select(
             draws.append((i, request, choice))
         elif isinstance(choice, TopK):
             topks.append((i, request, choice))
+        elif isinstance(choice, RowTopK):
+            by_row.append((i, request, choice))
         elif isinstance(choice, Gather):
             gathers.append((i, request, choice))
         elif isinstance(choice, GumbelTopK):
@@ -78,6 +91,7 @@ def _select(
             done[i] = SelectionResult.failed(request.group_id, f"{type(choice).__name__} is not known here")
     _serve(logits, draws, check=check_draw, ways=(draw_plain, draw_processed), threads=workers, done=done)
     _serve(logits, topks, check=check_topk, ways=(topk_plain, topk_processed), threads=workers, done=done)
+    _serve(logits, by_row, check=check_rows, ways=(rows_plain, rows_processed), threads=workers, done=done)
     both = (gather_named, gather_named)
     _serve(logits, gathers, check=check_gather, ways=both, threads=workers, done=done)
     alike = (perturbed_best, perturbed_best)
@@ -92,12 +106,13 @@ def warm_up(threads: int = 1) -> None:
     nothing = np.empty(0, np.int64)
     draw = Draw(np.zeros(2, np.int32), np.arange(2, dtype=np.uint64), 0, temperature=0.5, top_p=0.5)
     topk = TopK(2, np.zeros(2, np.float32), 1)
+    by_row = RowTopK(2, topk.base)
     zeros = np.zeros(2, np.float64)
     perturbed = GumbelTopK(2, zeros, zeros, draw.lineage, 0, top_p=0.5)
     for dtype in (torch.float32, torch.bfloat16):
         asked = [
             SelectionRequest(0, 0, 2, choice, ProcessorSpec(), nothing, None, 0, num_logprobs)
-            for choice in (draw, topk, perturbed)
+            for choice in (draw, topk, by_row, perturbed)
             for num_logprobs in (None, 1)
         ]
         select(torch.zeros(2, 256, dtype=dtype), asked, threads=threads)
