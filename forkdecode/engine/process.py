@@ -24,6 +24,7 @@ import structlog
 from forkdecode.allowed import Constraint
 from forkdecode.config import DEFAULT_MODEL
 from forkdecode.constraints.continued import continued
+from forkdecode.constraints.grammar_tokens import special_names
 from forkdecode.constraints.maker import ConstraintMaker
 from forkdecode.engine.log import configure_logs
 from forkdecode.engine.port import Job, Sink
@@ -189,11 +190,12 @@ class Maker:
 
     def __init__(self, loaded: LoadedModel) -> None:
         self._automata: StopAutomata | None = None
-        size, tokens = loaded.info.vocab_size, None
+        size, tokens, names = loaded.info.vocab_size, None, None
         if loaded.tokenizer is not None:
             tokens = token_bytes(loaded.tokenizer, size)
+            names = special_names(loaded.tokenizer)
             self._automata = StopAutomata(tokens)
-        self._constraints = ConstraintMaker(tokens, size, loaded.info.eos_ids)
+        self._constraints = ConstraintMaker(tokens, size, loaded.info.eos_ids, names)
 
     def whole(self, sent: DecodeRequest) -> DecodeRequest:
         """The request with all that it had. Raises InvalidRequestError."""
@@ -209,7 +211,9 @@ class Maker:
         spec = sent.options.constraint
         if spec is None:
             return None
-        return continued(self._constraints.of(spec), sent.prompt, sent.constraint_start)
+        before = sent.prompt[: sent.constraint_start]
+        constraint = self._constraints.of(spec, sent.stop_ids, before)
+        return continued(constraint, sent.prompt, sent.constraint_start)
 
 
 class Desk:

@@ -221,7 +221,7 @@ class AsyncLLM:
 
     async def close(self) -> None:
         """Stops the engine; running requests end with EngineClosedError. Idempotent."""
-        await asyncio.to_thread(self._session.engine.thread.close)
+        await asyncio.to_thread(self._session.close)
 
     async def __aenter__(self) -> AsyncLLM:
         return self

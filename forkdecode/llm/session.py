@@ -45,6 +45,11 @@ class Session:
         self.requests = RequestMaker(loaded.tokenizer, loaded.info)
         self.engine: RunningEngine = start_engine(loaded, settings, threads)
 
+    def close(self) -> None:
+        """Stops the engine. Idempotent."""
+        self.engine.thread.close()
+        self.requests.close()
+
     def opener(self, opening: OpenTree, limits: TreeLimits | None) -> OpenSession:
         """What opens a tree session on this engine."""
 

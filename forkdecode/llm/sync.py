@@ -253,7 +253,7 @@ class LLM:
 
     def close(self) -> None:
         """Stops the engine; running requests end with EngineClosedError. Idempotent."""
-        self._session.engine.thread.close()
+        self._session.close()
 
     def __enter__(self) -> LLM:
         return self

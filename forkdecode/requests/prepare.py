@@ -74,6 +74,10 @@ class RequestMaker:
         """What a constraint allows with this model. Raises InvalidRequestError."""
         return self._resolver.constraint(spec)
 
+    def close(self) -> None:
+        """Ends the threads that work for constraints; what is running with one fails. Idempotent."""
+        self._resolver.close()
+
     def encode(self, field: str, text: str) -> tuple[int, ...]:
         """The token ids of a piece of text by itself, none of them special: there may be none. Raises
         InvalidRequestError for `field`."""

@@ -16,6 +16,7 @@ from forkdecode.calls.scoring import ScoreArguments
 from forkdecode.checks import are_ids
 from forkdecode.constraint_types import ConstraintSpec
 from forkdecode.constraints.continued import continued, standing
+from forkdecode.constraints.grammar_tokens import special_names
 from forkdecode.constraints.maker import ConstraintMaker, ends_by_eos
 from forkdecode.errors import InvalidRequestError, invalid
 from forkdecode.model.info import ModelInfo
@@ -28,13 +29,12 @@ from forkdecode.text.stop import StopAutomata, StopAutomaton
 from forkdecode.text.token_bytes import TokenBytes, token_bytes
 from forkdecode.types import (
     BEAM_OPTIONS,
+    BEAMS,
     MAX_SEED,
-    Beam,
-    BestOf,
+    SEEDED,
     Continuations,
     Options,
     Prompt,
-    Sample,
     Strategy,
 )
 
@@ -51,7 +51,12 @@ class Resolver:
         # Tokenizers keep state while they encode (truncation, padding, Python's own caches).
         self._tokenizing = threading.Lock()
         self._automata = StopAutomata(self._bytes)
-        self._constraints = ConstraintMaker(None if tokenizer is None else self._bytes, size, info.eos_ids)
+        self._constraints = ConstraintMaker(
+            None if tokenizer is None else self._bytes,
+            size,
+            info.eos_ids,
+            None if tokenizer is None else special_names(tokenizer),
+        )
 
     def resolve(
         self,
@@ -123,6 +128,8 @@ class Resolver:
         eos_ids = np.array(() if options.ignore_eos else self._info.eos_ids, np.int64)
         ends = np.union1d(eos_ids, stop_ids).astype(np.int64)
         processors = self._processors(options, ends)
+        stop_ids = np.setdiff1d(stop_ids, eos_ids).astype(np.int64)
+        constraint = self._constraint(options, ids, constraint_start, processors.forced_prefix, stop_ids)
         return DecodeRequest(
             request_id=request_id,
             prompt=ids,
@@ -131,10 +138,10 @@ class Resolver:
             seed=_seed(strategy),
             processors=processors,
             eos_ids=eos_ids,
-            stop_ids=np.setdiff1d(stop_ids, eos_ids).astype(np.int64),
+            stop_ids=stop_ids,
             automaton=self._automaton(options.stop),
             stream=stream,
-            constraint=self._constraint(options, ids, constraint_start, processors.forced_prefix, ends),
+            constraint=constraint,
             constraint_start=constraint_start,
         )
 
@@ -265,18 +272,23 @@ class Resolver:
         """What a constraint allows with this model. Raises InvalidRequestError."""
         return self._constraints.of(spec)
 
+    def close(self) -> None:
+        """Ends the threads that work for constraints. Idempotent."""
+        self._constraints.close()
+
     def _constraint(
-        self, options: Options, prompt: I64, start: int | None, forced: tuple[int, ...], ends: I64
+        self, options: Options, prompt: I64, start: int | None, forced: tuple[int, ...], stop_ids: I64
     ) -> Constraint | None:
         spec = options.constraint
         if spec is None:
             return None
         if options.ignore_eos and ends_by_eos(spec):
             raise invalid("ignore_eos", "only EOS ends what follows this constraint", "False beside it")
-        constraint = continued(self._constraints.of(spec), prompt, start)
+        constraint = continued(self._constraints.of(spec, stop_ids, prompt[:start]), prompt, start)
         if not forced:
             return constraint
-        stands = standing(constraint, np.array(forced, np.int64), ends=frozenset(ends.tolist()))
+        ends = frozenset([*self._info.eos_ids, *stop_ids.tolist()])
+        stands = standing(constraint, np.array(forced, np.int64), ends=ends)
         if stands == "broken":
             raise invalid("forced_prefix", "is not allowed by constraint", "what the constraint begins with")
         if stands == "complete" and len(forced) < options.min_tokens:
@@ -295,15 +307,15 @@ class Resolver:
 
 
 def _check_beam_options(strategy: Strategy, options: Options) -> None:
-    if isinstance(strategy, Beam):
+    if isinstance(strategy, BEAMS):
         return
     for name in BEAM_OPTIONS:
         value, default = getattr(options, name), getattr(Options(), name)
         if value != default:
             problem = f"{value} is of beams alone, and this is {type(strategy).__name__}"
-            raise invalid(name, problem, f"{default}, or with strategy Beam")
+            raise invalid(name, problem, f"{default}, or with a strategy of beams")
 
 
 def _seed(strategy: Strategy) -> int:
-    chosen = strategy.seed if isinstance(strategy, (Sample, BestOf)) else 0
+    chosen = strategy.seed if isinstance(strategy, SEEDED) else 0
     return int.from_bytes(os.urandom(8), "little") & MAX_SEED if chosen is None else chosen

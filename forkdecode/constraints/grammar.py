@@ -1,0 +1,158 @@
+"""Grammars of one model: compiled within limits by llguidance, kept, and shared between requests."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from functools import partial
+
+import numpy as np
+from llguidance import LLExecutor, LLMatcher, LLParserLimits
+
+from forkdecode.constraints.grammar_rows import Compiled, GrammarConstraint, Workers, masks
+from forkdecode.constraints.grammar_text import (
+    GrammarError,
+    GrammarSpec,
+    grammar_text,
+    plain_error,
+    refusal,
+)
+from forkdecode.constraints.grammar_tokens import GrammarTokens, grammar_tokens
+from forkdecode.errors import GroupFailedError
+from forkdecode.text.token_bytes import TokenBytes
+
+COMPILE_SECONDS = 5.0
+"""What takes longer is refused. llguidance can't be stopped, but its other limits end it soon after."""
+MAX_KEPT = 64
+"""Compiled grammars; of the others the least recently used are forgotten first."""
+COMPILE_THREADS = 2
+MASK_THREADS = 4
+"""At most."""
+LIMITS = {
+    "max_items_in_row": 2_000,
+    "initial_lexer_fuel": 1_000_000,
+    "step_lexer_fuel": 200_000,
+    "step_max_items": 50_000,
+    "max_lexer_states": 100_000,
+    "max_grammar_size": 500_000,
+}
+"""See LLParserLimits. A lexer's state takes 1 to 2 kB, and each row has a lexer of its own."""
+_Key = tuple[GrammarSpec, bool]
+
+
+class Grammars:
+    """What compiles grammars for one model's tokens, and the threads that work out masks. Safe to use from
+    several threads; there is no thread before the first grammar.
+
+    eos_ids: at least one. names: of special tokens, by which Lark grammars may ask for them. seconds: that a
+    grammar may take to compile.
+    """
+
+    def __init__(
+        self,
+        tokens: TokenBytes,
+        vocab_size: int,
+        eos_ids: Sequence[int],
+        names: Mapping[int, str] | None = None,
+        *,
+        seconds: float = COMPILE_SECONDS,
+    ) -> None:
+        self._vocabulary = partial(grammar_tokens, tokens, vocab_size, tuple(eos_ids), names)
+        self._strips = tokens.strips_first_space
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._known: OrderedDict[_Key, Future[Compiled]] = OrderedDict()
+        self._tokens: dict[bool, GrammarTokens] = {}
+        cores = len(os.sched_getaffinity(0))
+        self._threads = min(MASK_THREADS, max(1, cores // 2))
+        self._workers: Workers | None = None
+        self._compilers = ThreadPoolExecutor(COMPILE_THREADS, "forkdecode-grammars")
+        self._jobs = ThreadPoolExecutor(self._threads, "forkdecode-masks")
+
+    def of(
+        self, spec: GrammarSpec, *, stop_ids: Sequence[int] | np.ndarray = (), opening: bool = False
+    ) -> GrammarConstraint:
+        """A request's constraint; waits while its grammar is compiled.
+
+        stop_ids: ids that end a candidate besides EOS ids. opening: whether the generated text begins the
+        whole text (the prompt has none), which matters to tokenizers that drop its first space.
+        Raises InvalidRequestError naming the part of the spec at fault, with llguidance's message.
+        """
+        key = (spec, opening and self._strips)
+        future = self._begin(key)
+        try:
+            compiled = future.result(self._seconds)
+        except GrammarError as error:
+            raise refusal(spec, str(error)) from None
+        except TimeoutError:
+            future.cancel()  # if it has not begun; one that has is there for whoever asks again
+            raise self._too_slow(spec) from None
+        except CancelledError:
+            raise self._too_slow(spec) from None
+        return GrammarConstraint(compiled, self._having_workers(), np.array(stop_ids, np.int64))
+
+    def close(self) -> None:
+        """Ends the threads; what is still to be worked out fails. Idempotent."""
+        self._compilers.shutdown(wait=False, cancel_futures=True)
+        self._jobs.shutdown(wait=False, cancel_futures=True)
+
+    def _begin(self, key: _Key) -> Future[Compiled]:
+        with self._lock:
+            future = self._known.get(key)
+            if future is not None:
+                self._known.move_to_end(key)
+                return future
+            if len(self._known) >= MAX_KEPT:
+                self._known.popitem(last=False)
+            future = self._known[key] = self._compilers.submit(self._compile, key)
+        future.add_done_callback(self._forget_failed(key))
+        return future
+
+    def _forget_failed(self, key: _Key) -> Callable[[Future[Compiled]], None]:
+        def done(future: Future[Compiled]) -> None:
+            if future.cancelled() or future.exception() is not None:
+                with self._lock:
+                    if self._known.get(key) is future:
+                        del self._known[key]
+
+        return done
+
+    def _too_slow(self, spec: GrammarSpec) -> Exception:
+        return refusal(spec, "takes too long to compile", f"what compiles within {self._seconds:g} seconds")
+
+    def _having_workers(self) -> Workers:
+        with self._lock:
+            if self._workers is None:
+                rows = LLExecutor(self._threads) if self._threads > 1 else None
+                self._workers = Workers(self._jobs, rows)
+            return self._workers
+
+    def _having_tokens(self, opening: bool) -> GrammarTokens:
+        with self._lock:
+            if opening not in self._tokens:
+                self._tokens[opening] = self._vocabulary(opening=opening)
+            return self._tokens[opening]
+
+    def _compile(self, key: _Key) -> Compiled:
+        spec, opening = key
+        tokens = self._having_tokens(opening)
+        root = LLMatcher(
+            tokens.tokenizer,
+            grammar_text(spec),
+            log_level=0,
+            limits=LLParserLimits(**LIMITS, precompute_large_lexemes=True, verbose_errors=False),
+        )
+        describe = partial(plain_error, spec)
+        if root.is_error():
+            raise GrammarError(describe(root.get_error()))
+        empty = Compiled(root, np.zeros((1, tokens.full_width), np.uint32), tokens, describe)
+        try:
+            first = masks(empty, [root])
+        except GroupFailedError as error:
+            raise GrammarError(str(error).removeprefix("constraint: ")) from None
+        if not first.any():
+            raise GrammarError("no text of this model's tokens matches it")
+        return Compiled(root, first, tokens, describe)
