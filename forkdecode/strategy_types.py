@@ -256,3 +256,7 @@ class StochasticBeam:
 Strategy: TypeAlias = Greedy | Sample | BestOf | Beam | DiverseBeam | StochasticBeam
 STRATEGY_NAMES = ", ".join(kind.__name__ for kind in get_args(Strategy))
 """For error texts."""
+SEEDED = (Sample, BestOf, StochasticBeam)
+"""Those that draw."""
+BEAMS = (Beam, DiverseBeam, StochasticBeam)
+"""Those whose rows are no candidates for good."""

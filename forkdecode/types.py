@@ -21,8 +21,10 @@ from forkdecode.constraint_types import ConstraintSpec, check_constraint
 from forkdecode.errors import invalid
 from forkdecode.scorer_types import Contrastive, CustomScorer, HypothesisScorer, LengthNormalised
 from forkdecode.strategy_types import (
+    BEAMS,
     MAX_COUNT,
     MAX_SEED,
+    SEEDED,
     STRATEGY_NAMES,
     Beam,
     BestOf,
@@ -37,12 +39,14 @@ from forkdecode.strategy_types import (
 )
 
 __all__ = [
+    "BEAMS",
     "BEAM_OPTIONS",
     "MAX_BAD_WORDS",
     "MAX_COUNT",
     "MAX_SEED",
     "MAX_STOP_BYTES",
     "OPTION_NAMES",
+    "SEEDED",
     "STRATEGY_NAMES",
     "Beam",
     "BestOf",

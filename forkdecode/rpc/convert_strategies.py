@@ -8,7 +8,17 @@ from forkdecode.checks import shown
 from forkdecode.errors import invalid
 from forkdecode.rpc.fields import given
 from forkdecode.rpc.v1 import decode_pb2 as pb
-from forkdecode.types import Beam, BestOf, EarlyStopping, Greedy, RankBy, Sample, Strategy
+from forkdecode.types import (
+    STRATEGY_NAMES,
+    Beam,
+    BestOf,
+    EarlyStopping,
+    Greedy,
+    RankBy,
+    Sample,
+    StochasticBeam,
+    Strategy,
+)
 
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p", "seed")
 _BEAM = ("width", "num_return_sequences", "length_penalty", "patience")
@@ -33,6 +43,9 @@ def strategy_of(request: pb.DecodeRequest | pb.DecodeNodes) -> Strategy:
             return _best_of(which.best_of)
         case "beam":
             return _beam(which.beam)
+        case "stochastic_beam":
+            beam = which.stochastic_beam
+            return StochasticBeam(**given(beam, ["width"]), **given(beam.sampling, _SAMPLING))
         case _:
             return Greedy()
 
@@ -78,10 +91,11 @@ def set_strategy(request: pb.DecodeRequest | pb.DecodeNodes, strategy: Any) -> N
         case Beam():
             _set(which.beam, strategy, _BEAM)
             which.beam.early_stopping = _STOPPING[strategy.early_stopping]
+        case StochasticBeam():
+            which.stochastic_beam.width = strategy.width
+            _set_sampling(which.stochastic_beam.sampling, strategy)
         case _:
-            raise invalid(
-                "strategy", f"{shown(strategy)} is not a strategy", "Greedy, Sample, BestOf or Beam"
-            )
+            raise invalid("strategy", f"{shown(strategy)} is not a strategy", STRATEGY_NAMES)
 
 
 def _set_best_of(message: pb.BestOf, strategy: BestOf) -> None:
@@ -94,7 +108,7 @@ def _set_best_of(message: pb.BestOf, strategy: BestOf) -> None:
     message.rank_by = _RANKS[rank_by]
 
 
-def _set_sampling(message: pb.Sampling, strategy: Sample | BestOf) -> None:
+def _set_sampling(message: pb.Sampling, strategy: Sample | BestOf | StochasticBeam) -> None:
     _set(message, strategy, _SAMPLING)
 
 

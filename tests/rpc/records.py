@@ -25,7 +25,17 @@ from forkdecode.results import (
     Usage,
 )
 from forkdecode.rpc.convert_requests import DecodeCall, ScoreCall
-from forkdecode.types import MAX_COUNT, MAX_SEED, Beam, BestOf, Greedy, Options, RankBy, Sample
+from forkdecode.types import (
+    MAX_COUNT,
+    MAX_SEED,
+    Beam,
+    BestOf,
+    Greedy,
+    Options,
+    RankBy,
+    Sample,
+    StochasticBeam,
+)
 
 NAME = "request-1"
 texts = st.text(st.characters(codec="utf-8"), max_size=12)
@@ -77,7 +87,12 @@ def beams(draw: st.DrawFn) -> Beam:
     return Beam(width, returned, draw(between(-100, 100)), early, patience)
 
 
-strategies = st.just(Greedy()) | samples | best_ofs() | beams()
+stochastic_beams = st.builds(
+    StochasticBeam,
+    st.integers(1, MAX_COUNT),
+    **{**sampling, "temperature": between(0, 1e4, open_low=True)},
+)
+strategies = st.just(Greedy()) | samples | best_ofs() | beams() | stochastic_beams
 
 
 constraints = (
@@ -149,7 +164,8 @@ def candidates(draw: st.DrawFn) -> Candidate:
     tokens = draw(some_ids)
     numbers = (draw(doubles), draw(doubles), draw(doubles))
     index = draw(st.integers(0, MAX_COUNT))
-    return Candidate(index, tokens, draw(texts), draw(reasons), *numbers, draw(logprobs_of(tokens)))
+    item = draw(st.none() | texts)
+    return Candidate(index, tokens, draw(texts), draw(reasons), *numbers, draw(logprobs_of(tokens)), item)
 
 
 count = st.integers(0, 2**63)

@@ -22,7 +22,7 @@ from forkdecode.rpc.convert_requests import (
 )
 from forkdecode.rpc.fields import field_path
 from forkdecode.rpc.v1 import decode_pb2 as pb
-from forkdecode.types import Beam, BestOf, EarlyStopping, Greedy, Options, RankBy, Sample
+from forkdecode.types import Beam, BestOf, EarlyStopping, Greedy, Options, RankBy, Sample, StochasticBeam
 from tests.rpc import records
 
 TEXT = pb.Prompt(text="hi")
@@ -79,6 +79,7 @@ class TestDefaults:
             (pb.DecodeRequest(sample=pb.Sample(sampling=pb.Sampling())), Sample()),
             (pb.DecodeRequest(best_of=pb.BestOf()), BestOf()),
             (pb.DecodeRequest(beam=pb.Beam()), Beam()),
+            (pb.DecodeRequest(stochastic_beam=pb.StochasticBeam()), StochasticBeam()),
         ],
     )
     def test_of_strategies(self, request_: pb.DecodeRequest, strategy: Any) -> None:
@@ -111,11 +112,13 @@ class TestNothingIsLeftOut:
         assert names(Sample) == (fields(pb.Sample) - {"sampling"}) | drawn
         assert names(BestOf) == (fields(pb.BestOf) - {"sampling"}) | drawn
         assert names(Beam) == fields(pb.Beam)
+        own = names(StochasticBeam) - fields(pb.Sampling)
+        assert own == fields(pb.StochasticBeam) - {"sampling"}
 
     def test_requests(self) -> None:
         oneof = pb.DecodeRequest.DESCRIPTOR.oneofs_by_name["strategy"]
-        assert {field.name for field in oneof.fields} == {"greedy", "sample", "best_of", "beam"}
-        whole = {"greedy", "sample", "best_of", "beam"}
+        whole = {field.name for field in oneof.fields}
+        assert whole == {"greedy", "sample", "best_of", "beam", "diverse_beam", "stochastic_beam"}
         assert names(DecodeCall) - {"strategy", "chat"} == fields(pb.DecodeRequest) - whole
         assert names(ScoreCall) == fields(pb.ScoreRequest)
 
@@ -206,7 +209,7 @@ class TestWrong:
         tried = {path.rpartition(".")[2] for path, _, _ in WRONG} | {"bad_words", "logit_bias"}
         tried |= {"forced_prefix_ids", "allowed_token_ids", "constraint"}
         free = {"include_stop", "ignore_eos", "cache_salt", "priority", "seed", "forced_prefix_text"}
-        kinds: list[Any] = [pb.Options, pb.Sampling, pb.Sample, pb.BestOf, pb.Beam]
+        kinds: list[Any] = [pb.Options, pb.Sampling, pb.Sample, pb.BestOf, pb.Beam, pb.StochasticBeam]
         assert set().union(*map(fields, kinds)) - {"sampling"} <= tried | free
 
     def test_a_bias_beyond_bounds(self) -> None:
