@@ -19,10 +19,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.peers.workloads import TEMPERATURE, TOP_P, WORKLOADS, Workload
 from benchmarks.prompts import passage
 from benchmarks.record import record
 from benchmarks.simulate_cost import Accelerator, CostModel, ModelShape, StepWork
-from benchmarks.throughput import TEMPERATURE, TOP_P, WORKLOADS, Workload
 from forkdecode.step import StepPlan
 
 CHUNK = 64 << 20

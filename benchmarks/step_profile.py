@@ -23,9 +23,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.peers.workloads import TEMPERATURE, TOP_P, WORKLOADS, Workload
 from benchmarks.prompts import passage
 from benchmarks.record import record
-from benchmarks.throughput import TEMPERATURE, TOP_P, WORKLOADS, Workload
 
 PARTS = (
     "schedule", "blocks", "plan", "embedding", "norms", "qkv", "rotate+write", "attention", "attention out",

@@ -1,11 +1,13 @@
-"""Tokens per second against transformers' `generate`: same model, dtype, threads, prompts, tokens.
+"""Tokens per second, ours over others': same model, dtype, threads, prompts, tokens.
 
-    python -m benchmarks.throughput [--model M] [--dtype D] [--workload NAME ...] [--runs N] [--record FILE]
+    python -m benchmarks.throughput [--peer NAME ...] [--model M] [--dtype D] [--workload NAME ...] [--runs N]
+                                    [--record FILE]
 
-Each side has a process of its own that loads the model once and then waits. For each workload both
-warm up, then run in turn (A B A B ...); while one runs the other sleeps. Reported is the median of
+Each side has a process of its own that loads the model once and then waits. For each workload all
+warm up, then run in turn (A B C A B C ...); while one runs the others sleep. Reported is the median of
 the pairwise ratios, with the smallest and the largest. Every candidate generates exactly --tokens
-tokens: EOS is ignored on both sides. Prefill, scheduling and detokenising are included.
+tokens: EOS is ignored on all sides. Prefill, scheduling and detokenising are included. Peers that need
+an environment of their own get it by `python -m benchmarks.peers.make`.
 """
 
 from __future__ import annotations
@@ -15,138 +17,51 @@ import json
 import os
 import statistics
 import subprocess
-import sys
-import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.prompts import passage
+from benchmarks.peers.make import FOLDER, python_of
+from benchmarks.peers.workloads import WORKLOADS, Workload
 from benchmarks.record import record
+from forkdecode.model.default_model import SMOLLM2, ensure
+from forkdecode.model.loader import resolve_dtype
 
-
-@dataclass(frozen=True)
-class Workload:
-    """prompts: their lengths in tokens. strategy: keyword arguments of both sides, by kind."""
-
-    name: str
-    lengths: tuple[int, ...]
-    kind: str
-    rows: int
-    goal: float
-
-
-MIXED = tuple(40 + 160 * i // 15 for i in range(16))
-WORKLOADS = (
-    Workload("beam4x16", MIXED, "beam", 4, 4.0),
-    Workload("beam8x1000", (1000,), "beam", 8, 7.0),
-    Workload("sample8x16", MIXED, "sample", 8, 6.0),
-    Workload("sample32x1000", (1000,), "sample", 32, 20.0),
-    Workload("greedyx16", MIXED, "greedy", 1, 2.8),
-)
-TEMPERATURE, TOP_P = 0.8, 0.95
-
-
-# -- the two sides, each in its own process -------------------------------------------------------
-
-
-class Ours:
-    def __init__(self, model: str, dtype: str, threads: int) -> None:
-        from forkdecode import LLM
-
-        # The same prompts run again and again: a prefix cache would skip their prefill.
-        self.llm = LLM(model, dtype=dtype, threads=threads, prefix_cache=False)
-
-    def prompts(self, lengths: tuple[int, ...]) -> list[list[int]]:
-        return [passage(self.llm.tokenizer, n, offset=i) for i, n in enumerate(lengths)]
-
-    def run(self, work: Workload, tokens: int) -> int:
-        from forkdecode import Beam, Greedy, Sample
-
-        strategy: Any = {
-            "beam": lambda: Beam(work.rows, num_return_sequences=1),
-            "sample": lambda: Sample(work.rows, temperature=TEMPERATURE, top_p=TOP_P, seed=1),
-            "greedy": Greedy,
-        }[work.kind]()
-        results = self.llm.decode(self.prompts(work.lengths), strategy, max_tokens=tokens, ignore_eos=True)
-        return sum(r.usage.generated_tokens for r in results)
-
-
-class Transformers:
-    def __init__(self, model: str, dtype: str, threads: int) -> None:
-        import torch
-
-        from forkdecode.model.loader import load
-
-        torch.set_num_threads(threads)
-        self.torch = torch
-        self.loaded = load(model, dtype)
-        self.loaded.model.generation_config.eos_token_id = None
-
-    def run(self, work: Workload, tokens: int) -> int:
-        torch, model = self.torch, self.loaded.model
-        ids = [passage(self.loaded.tokenizer, n, offset=i) for i, n in enumerate(work.lengths)]
-        longest = max(work.lengths)
-        padded = torch.tensor([[0] * (longest - len(p)) + p for p in ids])
-        mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in ids])
-        options: dict[str, Any] = {
-            "beam": {"num_beams": work.rows, "do_sample": False},
-            "sample": {
-                "num_return_sequences": work.rows,
-                "do_sample": True,
-                "temperature": TEMPERATURE,
-                "top_p": TOP_P,
-                "top_k": 0,
-            },
-            "greedy": {"do_sample": False},
-        }[work.kind]
-        torch.manual_seed(1)
-        with torch.inference_mode():
-            out = model.generate(
-                padded, attention_mask=mask, max_new_tokens=tokens, pad_token_id=0, **options
-            )
-        assert out.shape[1] == longest + tokens
-        return len(ids) * work.rows * tokens
-
-
-SIDES = {"forkdecode": Ours, "transformers": Transformers}
-
-
-def serve(side: str, args: argparse.Namespace) -> None:
-    """Answers each workload name on stdin with one JSON line."""
-    runner = SIDES[side](args.model, args.dtype, args.threads)
-    by_name = {w.name: w for w in WORKLOADS}
-    print(json.dumps({"ready": True}), flush=True)
-    for line in sys.stdin:
-        work = by_name[line.strip()]
-        begin = time.perf_counter()
-        tokens = runner.run(work, args.tokens)
-        print(json.dumps({"seconds": time.perf_counter() - begin, "tokens": tokens}), flush=True)
-
-
-# -- the pairing ----------------------------------------------------------------------------------
+OURS = "forkdecode"
+PEERS = ("transformers", "transformers_batching", "ctranslate2", "vllm", "vllm_cached")
 
 
 class Side:
-    def __init__(self, name: str, args: argparse.Namespace) -> None:
-        command = [sys.executable, "-m", "benchmarks.throughput", "--serve", name, "--model", args.model]
-        command += ["--dtype", args.dtype, "--threads", str(args.threads), "--tokens", str(args.tokens)]
-        environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
-        self._answer()
+    """A peer's process."""
 
-    def run(self, work: Workload) -> dict[str, float]:
+    def __init__(self, peer: str, model: str, dtype: str, args: argparse.Namespace) -> None:
+        command = [python_of(peer, args.peers), "-m", "benchmarks.peers.serve", peer, model, dtype]
+        command += [str(args.threads), str(args.tokens)]
+        self.peer = peer
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_WAIT_POLICY": "passive"},
+        )
+        self.versions: dict[str, str] = self._answer()["versions"]
+
+    def run(self, work: Workload) -> dict[str, Any]:
+        """seconds and tokens, or why it was refused."""
         assert self.process.stdin is not None
         print(work.name, file=self.process.stdin, flush=True)
         return self._answer()
+
+    def speed(self, work: Workload) -> float:
+        """Tokens a second."""
+        answer = self.run(work)
+        return float(answer["tokens"] / answer["seconds"])
 
     def _answer(self) -> Any:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            raise SystemExit("a side died")
+            raise SystemExit(f"{self.peer} died")
         return json.loads(line)
 
     def close(self) -> None:
@@ -155,52 +70,67 @@ class Side:
         self.process.wait()
 
 
-def compare(work: Workload, ours: Side, theirs: Side, runs: int) -> dict[str, Any]:
+def compare(work: Workload, ours: Side, others: list[Side], runs: int) -> list[dict[str, Any]]:
+    """One result for each of the others, or why it has none."""
     ours.run(work)
-    theirs.run(work)
-    pairs = [(ours.run(work), theirs.run(work)) for _ in range(runs)]
-    speed = [(a["tokens"] / a["seconds"], b["tokens"] / b["seconds"]) for a, b in pairs]
-    ratios = sorted(a / b for a, b in speed)
-    return {
-        "workload": work.name,
-        "ratio": statistics.median(ratios),
-        "ratio_min": ratios[0],
-        "ratio_max": ratios[-1],
-        "goal": work.goal,
-        "tokens_per_second": statistics.median(a for a, _ in speed),
-        "tokens_per_second_transformers": statistics.median(b for _, b in speed),
-        "runs": runs,
-    }
+    refusals = {side.peer: side.run(work).get("refused") for side in others}
+    able = [side for side in others if refusals[side.peer] is None]
+    rounds = [(ours.speed(work), [side.speed(work) for side in able]) for _ in range(runs)]
+    found: list[dict[str, Any]] = [
+        {"workload": work.name, "peer": peer, "refused": why} for peer, why in refusals.items() if why
+    ]
+    for i, side in enumerate(able):
+        ratios = sorted(mine / theirs[i] for mine, theirs in rounds)
+        found.append(
+            {
+                "workload": work.name,
+                "peer": side.peer,
+                "ratio": statistics.median(ratios),
+                "ratio_min": ratios[0],
+                "ratio_max": ratios[-1],
+                "goal": work.goal if side.peer == "transformers" else None,
+                "tokens_per_second": statistics.median(mine for mine, _ in rounds),
+                "peer_tokens_per_second": statistics.median(theirs[i] for _, theirs in rounds),
+                "runs": runs,
+                "peer_versions": side.versions,
+            }
+        )
+    return found
+
+
+def said(result: dict[str, Any]) -> str:
+    """A line of it."""
+    head = f"{result['workload']:14s} {result['peer']:22s}"
+    if "refused" in result:
+        return f"{head} not possible: {result['refused']}"
+    goal = "" if result["goal"] is None else f", goal {result['goal']:g}x"
+    return f"{head} {result['ratio']:5.2f}x ({result['ratio_min']:.2f} to {result['ratio_max']:.2f}){goal}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--model", default="smollm2-135m-instruct")
+    parser.add_argument("--peer", nargs="*", choices=PEERS, default=["transformers"])
+    parser.add_argument("--model", help="a folder; the default model if not given")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--workload", nargs="*", choices=[w.name for w in WORKLOADS])
+    parser.add_argument("--peers", type=Path, default=FOLDER, help="where the peers' environments are")
     parser.add_argument("--record", type=Path)
-    parser.add_argument("--serve", choices=SIDES)
     args = parser.parse_args()
-    if args.serve:
-        serve(args.serve, args)
-        return
-    ours, theirs = Side("forkdecode", args), Side("transformers", args)
+    model, dtype = args.model or str(ensure(SMOLLM2)), resolve_dtype(args.dtype)
+    ours = Side(OURS, model, dtype, args)
+    others = [Side(peer, model, dtype, args) for peer in args.peer]
     for work in WORKLOADS:
         if args.workload and work.name not in args.workload:
             continue
-        found = compare(work, ours, theirs, args.runs)
-        settings = {"dtype": args.dtype, "threads": args.threads, "tokens": args.tokens}
-        record("throughput", {**settings, **found}, args.record)
-        print(
-            f"{work.name:14s} {found['ratio']:5.2f}x ({found['ratio_min']:.2f} to {found['ratio_max']:.2f}), "
-            f"goal {work.goal:g}x",
-            flush=True,
-        )
-    ours.close()
-    theirs.close()
+        for result in compare(work, ours, others, args.runs):
+            settings = {"dtype": dtype, "threads": args.threads, "tokens": args.tokens}
+            record("throughput", {**settings, **result}, args.record)
+            print(said(result), flush=True)
+    for side in (ours, *others):
+        side.close()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,24 @@
+"""Ours. The prefix cache is off: the same prompts run again and again, and it would skip their prefill."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.peers.workloads import TEMPERATURE, TOP_P, Workload
+from benchmarks.prompts import passage
+from forkdecode import LLM, Beam, Greedy, Sample
+
+
+class Peer:
+    def __init__(self, folder: str, dtype: str, threads: int) -> None:
+        self.llm = LLM(folder, dtype=dtype, threads=threads, prefix_cache=False)
+
+    def run(self, work: Workload, tokens: int) -> int:
+        prompts = [passage(self.llm.tokenizer, n, offset=i) for i, n in enumerate(work.lengths)]
+        strategy: Any = {
+            "beam": lambda: Beam(work.rows, num_return_sequences=1),
+            "sample": lambda: Sample(work.rows, temperature=TEMPERATURE, top_p=TOP_P, seed=1),
+            "greedy": Greedy,
+        }[work.kind]()
+        results = self.llm.decode(prompts, strategy, max_tokens=tokens, ignore_eos=True)
+        return sum(r.usage.generated_tokens for r in results)

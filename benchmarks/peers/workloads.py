@@ -1,0 +1,29 @@
+"""The workloads that peers are compared on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MIXED = tuple(40 + 160 * i // 15 for i in range(16))
+TEMPERATURE, TOP_P = 0.8, 0.95
+
+
+@dataclass(frozen=True)
+class Workload:
+    """lengths: of the prompts, in tokens. kind: "beam", "sample" or "greedy", with `rows` candidates each.
+    goal: ours over transformers."""
+
+    name: str
+    lengths: tuple[int, ...]
+    kind: str
+    rows: int
+    goal: float
+
+
+WORKLOADS = (
+    Workload("beam4x16", MIXED, "beam", 4, 4.0),
+    Workload("beam8x1000", (1000,), "beam", 8, 7.0),
+    Workload("sample8x16", MIXED, "sample", 8, 6.0),
+    Workload("sample32x1000", (1000,), "sample", 32, 20.0),
+    Workload("greedyx16", MIXED, "greedy", 1, 2.8),
+)
