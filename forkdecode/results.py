@@ -26,7 +26,8 @@ class Candidate:
     """One finished candidate. index: which sample it is, or the hypothesis's rank for a beam.
 
     token_ids are the generated tokens, the EOS or stop token included; text has neither.
-    score: what it is ranked by.
+    score: what it is ranked by. item: the key of the catalogue's item that it has completed, where it is
+    held to a catalogue.
     """
 
     index: int
@@ -37,6 +38,7 @@ class Candidate:
     selection_logprob: float
     score: float
     logprobs: tuple[TokenLogprob, ...] | None = None
+    item: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +185,8 @@ class ServedModel:
 
     dtype: of weights and KV cache, "float32", "bfloat16" or "float16". max_positions: prompt and
     generated tokens together. The pool holds block_size * num_blocks tokens. version: the server's
-    of forkdecode. max_request_bytes: of one request, as it is sent.
+    of forkdecode. max_request_bytes: of one request, as it is sent. catalogues: names that constraints may
+    be from.
     """
 
     name: str
@@ -197,6 +200,7 @@ class ServedModel:
     has_tokenizer: bool
     version: str
     max_request_bytes: int
+    catalogues: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

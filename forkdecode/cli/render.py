@@ -12,7 +12,8 @@ from forkdecode.results import Candidate, DecodeResult, Usage
 
 
 def result_record(result: DecodeResult) -> dict[str, Any]:
-    """A result as a JSON object. Log-probabilities of candidates only where they were asked for."""
+    """A result as a JSON object. Log-probabilities of candidates only where they were asked for, items only
+    where there are any."""
     return {
         "request_id": result.request_id,
         "strategy": type(result.strategy).__name__,
@@ -25,8 +26,9 @@ def result_record(result: DecodeResult) -> dict[str, Any]:
 
 def _candidate_record(candidate: Candidate) -> dict[str, Any]:
     record = dataclasses.asdict(candidate)
-    if candidate.logprobs is None:
-        del record["logprobs"]
+    for name in ("logprobs", "item"):
+        if record[name] is None:
+            del record[name]
     return record
 
 
@@ -38,6 +40,9 @@ def candidate_table(result: DecodeResult, *, longest: int | None = None) -> Tabl
     table.add_column("log-prob", justify="right")
     table.add_column("tokens", justify="right")
     table.add_column("end")
+    items = any(candidate.item is not None for candidate in result.candidates)
+    if items:
+        table.add_column("item")
     table.add_column("text", ratio=1)
     for rank, candidate in enumerate(result.candidates, 1):
         table.add_row(
@@ -46,6 +51,7 @@ def candidate_table(result: DecodeResult, *, longest: int | None = None) -> Tabl
             f"{candidate.cumulative_logprob:.2f}",
             str(len(candidate.token_ids)),
             candidate.finish_reason,
+            *((Text(_line(candidate.item or "", longest)),) if items else ()),
             Text(_line(candidate.text, longest)),
         )
     return table

@@ -106,6 +106,7 @@ def candidate_message(candidate: Candidate) -> pb.Candidate:
         selection_logprob=candidate.selection_logprob,
         score=candidate.score,
         logprobs=[logprob_message(token) for token in candidate.logprobs or ()],
+        item=candidate.item,
     )
 
 
@@ -120,6 +121,7 @@ def candidate_of(message: pb.Candidate) -> Candidate:
         selection_logprob=message.selection_logprob,
         score=message.score,
         logprobs=tuple(map(logprob_of, message.logprobs)) or None,
+        item=message.item if message.HasField("item") else None,
     )
 
 
