@@ -34,7 +34,7 @@ from forkdecode.model.static_step import GraphedDecoder, capture_graph
 from forkdecode.model.weights import convert
 from forkdecode.sampling.gather import cut, joined
 from forkdecode.sampling.select import select
-from forkdecode.step import I64, DecodeRows, SelectionRequest, SelectionResult, StepOutput, StepPlan
+from forkdecode.step import I64, BlockMoves, DecodeRows, SelectionRequest, SelectionResult, StepOutput, StepPlan
 from forkdecode_kernels.attention_work import make_work
 
 ROW_QUANTUM = 16
@@ -115,6 +115,7 @@ class Runner:
         work = make_work((), (rows,), ROW_QUANTUM, size, null)
         slots = torch.empty(0, dtype=torch.int64, device=self.device)
         with torch.inference_mode():
+            self.cache.copy(BlockMoves(null_table[0], null_table[0]))  # zeros onto themselves
             ids = torch.from_numpy(_pad(token)).to(self.device)
             self._decoder(ids, ids, StepAttention(self.cache, WorkPlans(work), slots, self._windows))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from forkdecode_kernels.cpu import blocks as cpu
+
 
 def copy_blocks(source: torch.Tensor, target: torch.Tensor, pairs: torch.Tensor) -> None:
     """target[..., pairs[i, 1], :, :] = source[..., pairs[i, 0], :, :] for each of n pairs.
@@ -22,6 +24,8 @@ def copy_blocks(source: torch.Tensor, target: torch.Tensor, pairs: torch.Tensor)
 
         count = torch.full((1,), len(pairs), dtype=torch.int32, device=source.device)
         fast.copy_blocks(source, target, pairs.to(source.device), count)
+        return
+    if source.device.type == target.device.type == "cpu" and cpu.copy_blocks(source, target, pairs):
         return
     blocks = source.flatten(0, -4).index_select(1, pairs[:, 0].to(source.device))
     target.flatten(0, -4).index_copy_(1, pairs[:, 1].to(target.device), blocks.to(target.device))

@@ -53,8 +53,17 @@ def test_write_kv_names_what_is_wrong(key: torch.Tensor, slots: torch.Tensor, pr
         write_kv(torch.zeros(2, 3, 5, 4, 8), key, key, slots)
 
 
-def test_copy_blocks_moves_all_layers_and_nothing_else() -> None:
-    pool = torch.randn(4, 2, 3, 6, 4, 8)
+@pytest.mark.parametrize(
+    ("block", "dtype"),
+    [
+        ((4, 8), torch.float32),
+        ((4, 8), torch.bfloat16),
+        ((3, 5), torch.bfloat16),  # 30 bytes: no whole number of words
+        ((64, 256), torch.float32),  # enough for several threads
+    ],
+)
+def test_copy_blocks_moves_all_layers_and_nothing_else(block: tuple[int, int], dtype: torch.dtype) -> None:
+    pool = torch.randn(4, 2, 3, 6, *block).to(dtype)
     before = pool.clone()
     copy_blocks(pool, pool, torch.tensor([[0, 5], [0, 2], [3, 1]]))
     want = before.clone()
