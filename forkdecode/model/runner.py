@@ -34,7 +34,15 @@ from forkdecode.model.static_step import GraphedDecoder, capture_graph
 from forkdecode.model.weights import convert
 from forkdecode.sampling.gather import cut, joined
 from forkdecode.sampling.select import select
-from forkdecode.step import I64, BlockMoves, DecodeRows, SelectionRequest, SelectionResult, StepOutput, StepPlan
+from forkdecode.step import (
+    I64,
+    BlockMoves,
+    DecodeRows,
+    SelectionRequest,
+    SelectionResult,
+    StepOutput,
+    StepPlan,
+)
 from forkdecode_kernels.attention_work import make_work
 
 ROW_QUANTUM = 16
