@@ -216,16 +216,6 @@ class DiverseBeam:
         """How many finished hypotheses all groups keep together."""
         return self.width
 
-    @property
-    def group_beam(self) -> Beam:
-        """What one group is by itself."""
-        return Beam(
-            self.width // self.groups,
-            length_penalty=self.length_penalty,
-            early_stopping=self.early_stopping,
-            scorer=self.scorer,
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class StochasticBeam:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -53,6 +54,11 @@ class HypothesisBatch:
         return HypothesisBatch(
             *(np.concatenate([getattr(self, name), getattr(other, name)]) for name in _COLUMNS)
         )
+
+    @staticmethod
+    def joined(batches: Sequence[HypothesisBatch]) -> HypothesisBatch:
+        """All of them, in order; at least one."""
+        return HypothesisBatch(*(np.concatenate([getattr(b, name) for b in batches]) for name in _COLUMNS))
 
 
 _COLUMNS = tuple(f.name for f in fields(HypothesisBatch))

@@ -14,6 +14,7 @@ from forkdecode import lineage
 from forkdecode.step import F32, I32, I64, U64, Choice, FinishMask, SelectionResult
 from forkdecode.strategies.forced import ForcedTokens
 from forkdecode.strategies.hypotheses import F64, U8, Hypotheses, HypothesisBatch
+from forkdecode.strategies.pools import HypothesisPools
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ class Policy(Protocol):
         is done."""
 
     @property
-    def hypotheses(self) -> Hypotheses:
+    def hypotheses(self) -> Hypotheses | HypothesisPools:
         """What has finished so far."""
 
     def choose(self, rows: GroupRows) -> Choice:

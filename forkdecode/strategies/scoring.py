@@ -28,6 +28,25 @@ def beam_score(selection: F32, generated: int, length_penalty: float) -> F32:
     return np.asarray(np.minimum(np.maximum(scores, _LIMITS.min), _LIMITS.max), np.float32)
 
 
+def length_normalised_score(selection: ArrayLike, generated: ArrayLike, alpha: float) -> F64:
+    """selection / ((5 + generated) / 6) ** alpha: Wu et al. 2016, equation 14, without coverage. The two
+    arguments broadcast."""
+    scale = ((5.0 + np.asarray(generated, np.float64)) / 6.0) ** alpha
+    return np.asarray(np.asarray(selection, np.float64) / scale, np.float64)
+
+
+def contrastive_score(
+    selection: ArrayLike, generated: ArrayLike, baseline: F64, weight: float, length_penalty: float
+) -> F64:
+    """(selection - weight * baseline[generated - 1]) / generated ** length_penalty; the last entry of the
+    baseline stands for all longer lengths. Finite whatever the penalty; the two arguments broadcast."""
+    length = np.asarray(generated, np.int64)
+    gained = np.asarray(selection, np.float64) - weight * baseline[np.minimum(length, len(baseline)) - 1]
+    with np.errstate(over="ignore", under="ignore"):
+        scale = np.clip(length.astype(np.float64) ** length_penalty, float(_LIMITS.tiny), float(_LIMITS.max))
+        return np.asarray(gained / scale, np.float64)
+
+
 def mean_logprob(cumulative: F64, generated: ArrayLike) -> NDArray[np.float64]:
     """[N] cumulative log-probability per generated token."""
     return np.asarray(cumulative / np.asarray(generated, np.float64), np.float64)

@@ -8,7 +8,7 @@ from forkdecode.step import Draw, SelectionResult
 from forkdecode.strategies.draws import Draws
 from forkdecode.strategies.hypotheses import F64, Hypotheses, HypothesisBatch
 from forkdecode.strategies.policy import Decision, GroupRows, StopHits
-from forkdecode.strategies.scoring import beam_score
+from forkdecode.strategies.scorers import make_scores
 from forkdecode.types import Beam, Greedy
 
 
@@ -26,7 +26,7 @@ class SingleBeamPolicy:
 
     def __init__(self, beam: Beam) -> None:
         self._draws = Draws(Greedy())
-        self._length_penalty = beam.length_penalty
+        self._scores = make_scores(beam)
         self.hypotheses = Hypotheses(1)
 
     def choose(self, rows: GroupRows) -> Draw:
@@ -37,13 +37,15 @@ class SingleBeamPolicy:
         """The row goes on until it ends."""
         outcome = self._draws.outcome(result, rows, stop)
         ended = outcome.ended()
-        score = beam_score(outcome.selection[ended], outcome.generated, self._length_penalty)
-        batch = outcome.hypotheses(ended, score.astype(np.float64), outcome.reason[ended])
+        score = np.empty(0, np.float64)
+        if len(ended):
+            score = self._scores.of(outcome.selection[ended], outcome.generated)
+        batch = outcome.hypotheses(ended, score, outcome.reason[ended])
         return outcome.decision(outcome.live(), self.hypotheses.add(batch))
 
     def live_score(self, rows: GroupRows) -> F64:
-        """[R] selection / generated ** length_penalty."""
-        return beam_score(rows.selection, max(rows.generated, 1), self._length_penalty).astype(np.float64)
+        """[R] What a hypothesis of the same sum and length scores."""
+        return self._scores.of(rows.selection, max(rows.generated, 1))
 
     def results(self) -> HypothesisBatch:
         """The one hypothesis."""

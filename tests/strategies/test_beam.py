@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forkdecode.errors import GroupFailedError
-from forkdecode.step import Draw, FinishMask, SelectionResult, TopK
+from forkdecode.errors import GroupFailedError, InvalidRequestError
+from forkdecode.step import Draw, FinishMask, RowTopK, SelectionResult, TopK
 from forkdecode.strategies.factory import make_policy
 from forkdecode.strategies.hypotheses import EOS, LENGTH, LIVE, STOP
 from forkdecode.strategies.policy import GroupRows, StopHits
-from forkdecode.types import Beam, Options
+from forkdecode.types import Beam, Contrastive, CustomScorer, LengthNormalised, Options
 from tests.strategies.beam_reference import beam_search
 from tests.strategies.toy import Markov, Run, markov, run
 
@@ -38,21 +39,51 @@ def models(draw: st.DrawFn) -> Markov:
     )
 
 
+scorers = st.one_of(
+    st.builds(LengthNormalised, st.sampled_from([-0.5, 0.0, 0.6, 1.0])),
+    st.builds(
+        Contrastive,
+        st.lists(st.sampled_from([-9.0, -4.0, -2.5, -1.0]), min_size=1, max_size=5).map(tuple),
+        st.sampled_from([-0.5, 0.3, 1.0]),
+    ),
+    st.just(CustomScorer(lambda sums, length, data: -abs(sums + data) / length, 3.0)),
+)
+
+
+@st.composite
+def ending(draw: st.DrawFn) -> dict[str, Any]:
+    """early_stopping, length_penalty and scorer, as they go together."""
+    early: Any = draw(st.sampled_from([True, False, "never"]))
+    scorer = draw(st.none() | scorers)
+    if isinstance(scorer, CustomScorer) and early == "never":
+        early = False
+    penalised = scorer is None or isinstance(scorer, Contrastive)
+    penalty = draw(st.sampled_from([-1.0, -0.5, 0.0, 0.5, 1.0, 2.0])) if penalised else 1.0
+    return {"early_stopping": early, "scorer": scorer, "length_penalty": penalty}
+
+
 @st.composite
 def beams(draw: st.DrawFn) -> Beam:
-    early = draw(st.sampled_from([True, False, "never"]))
+    ends = draw(ending())
+    widths = tuple(draw(st.lists(st.integers(1, 20), max_size=5)))
     return Beam(
-        width=draw(st.integers(1, 20)),
-        length_penalty=draw(st.sampled_from([-1.0, -0.5, 0.0, 0.5, 1.0, 2.0])),
-        early_stopping=early,
-        patience=draw(st.sampled_from([0.3, 1.0, 2.5])) if early is True else 1.0,
+        width=max(widths, default=draw(st.integers(1, 20))),
+        patience=draw(st.sampled_from([0.3, 1.0, 2.5])) if ends["early_stopping"] is True else 1.0,
+        widths=widths,
+        sibling_penalty=draw(st.sampled_from([0.0, 0.0, 0.25, 1.1])),
+        **ends,
     )
 
 
 @given(models(), beams(), st.integers(1, 8))
 @settings(max_examples=400, deadline=None)
 def test_equals_the_plain_rule(model: Markov, beam: Beam, max_tokens: int) -> None:
-    assert search(model, beam, max_tokens).results == beam_search(model, beam, max_tokens)
+    found, wanted = search(model, beam, max_tokens).results, beam_search(model, beam, max_tokens)
+    assert [(path, reason) for path, _, reason in found] == [(path, reason) for path, _, reason in wanted]
+    exact = 1e-12 if beam.scorer else 0.0
+    assert [score for _, score, _ in found] == pytest.approx(
+        [score for _, score, _ in wanted], rel=exact, abs=exact
+    )
 
 
 @given(st.integers(0, 1000), st.sampled_from([-1.0, 0.0, 1.0]), st.sampled_from([False, True, "never"]))
@@ -219,3 +250,55 @@ def test_extreme_penalties_overflow_nothing(penalty: float, early: bool | str) -
         beam = Beam(width=2, length_penalty=penalty, early_stopping=early)  # type: ignore[arg-type]
         out = search(markov(seed, 9, eos=[1]), beam, 12)
         assert np.isfinite([score for _, score, _ in out.results]).all()
+
+
+# -- widths, siblings ---------------------------------------------------------------------------------
+
+
+def test_each_step_has_its_width_and_the_pool_the_last() -> None:
+    beam = Beam(width=6, widths=(2, 6, 3))
+    out = search(markov(3, 12), beam, 6)
+    assert [rows.num_rows for rows in out.rows] == [1, 2, 6, 3, 3, 3]
+    assert len(out.results) == 3
+    assert beam.pool_size == 3
+    assert Beam(width=6, widths=(2, 6, 3), patience=1.5, early_stopping=True).pool_size == 5
+
+
+def test_a_beam_that_shrinks_asks_for_enough() -> None:
+    """Eight rows that would all rather end leave two that go on."""
+    policy = make_policy(Beam(width=8, widths=(8, 2)), Options(), np.array([7, 9]))
+    choice = policy.choose(GroupRows(1, 3, *_columns(8), np.uint64(0)))
+    assert isinstance(choice, TopK)
+    assert (choice.k, choice.live) == (2 + 2 * 8, 2)
+
+
+def test_siblings_rank_behind_each_other_and_sums_stay_as_they_are() -> None:
+    # From either token 1 goes on best; without the penalty both next rows would be token 1's children.
+    logprobs = np.array([[-9, -0.5, -2.0], [-9, -0.2, -0.4], [-9, -0.1, -3]], np.float32)
+    plain = search(Markov(logprobs), Beam(width=2), 2).results
+    assert [path for path, _, _ in plain] == [(1, 1), (1, 2)]
+    found = search(Markov(logprobs), Beam(width=2, sibling_penalty=1.5, length_penalty=0.0), 2)
+    assert [path for path, _, _ in found.results] == [(1, 1), (2, 1)]
+    assert [score for _, score, _ in found.results] == [
+        float(np.float32(-0.5) + np.float32(-0.2)),
+        float(np.float32(-2.0) + np.float32(-0.1)),
+    ]
+    assert all(isinstance(choice, RowTopK) and choice.k == 2 for choice in found.choices)
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"widths": (2, 5)}, "widths"),
+        ({"widths": (2, 3)}, "widths"),
+        ({"widths": (0, 4)}, "widths"),
+        ({"widths": 4}, "widths"),
+        ({"widths": (4, 2), "num_return_sequences": 3}, "num_return_sequences"),
+        ({"sibling_penalty": -1.0}, "sibling_penalty"),
+        ({"sibling_penalty": float("nan")}, "sibling_penalty"),
+    ],
+)
+def test_widths_and_siblings_are_checked(settings: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        Beam(width=4, **settings)
+    assert caught.value.field == field

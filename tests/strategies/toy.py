@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forkdecode import lineage
-from forkdecode.step import Draw, FinishMask, SelectionResult, TopK
+from forkdecode.step import Bools, Draw, FinishMask, RowTopK, SelectionResult, TopK
 from forkdecode.strategies.history import History, TokenPath
 from forkdecode.strategies.hypotheses import EOS, LENGTH, LIVE, STOP, HypothesisBatch
 from forkdecode.strategies.policy import GroupRows, Policy, StopHits
@@ -74,7 +74,7 @@ class Run:
     batch: HypothesisBatch | None = None
     paths: Sequence[TokenPath] = ()
     rows: list[GroupRows] = field(default_factory=list)
-    choices: list[Draw | TopK] = field(default_factory=list)
+    choices: list[Draw | TopK | RowTopK] = field(default_factory=list)
     finished: list[HypothesisBatch] = field(default_factory=list)
     tokens: list[list[tuple[int, ...]]] = field(default_factory=list)
 
@@ -122,9 +122,11 @@ def run(policy: Policy, model: Markov, max_tokens: int, *, seed: int = 0) -> Run
     return out
 
 
-def answer(choice: Draw | TopK, logprobs: NDArray[np.float32]) -> SelectionResult:
+def answer(choice: Draw | TopK | RowTopK, logprobs: NDArray[np.float32]) -> SelectionResult:
     """What the sampler answers, the obvious way. logprobs [R, V]."""
-    return _draw(choice, logprobs) if isinstance(choice, Draw) else _top_k(choice, logprobs)
+    if isinstance(choice, Draw):
+        return _draw(choice, logprobs)
+    return _top_k(choice, logprobs) if isinstance(choice, TopK) else _row_top_k(choice, logprobs)
 
 
 def _draw(choice: Draw, logprobs: NDArray[np.float32]) -> SelectionResult:
@@ -157,3 +159,22 @@ def _top_k(choice: TopK, logprobs: NDArray[np.float32]) -> SelectionResult:
     rows, tokens = rows[:k].astype(np.int32), tokens[:k]
     own = logprobs[rows, tokens]
     return SelectionResult(0, rows, tokens, own, own, scores[rows, tokens])
+
+
+def _row_top_k(choice: RowTopK, logprobs: NDArray[np.float32]) -> SelectionResult:
+    assert len(choice.base) == len(logprobs)
+    order = np.argsort(-logprobs, axis=1, kind="stable")
+    legal = (logprobs > -np.inf).sum(1)
+    k = choice.k
+    if choice.finishing is not None:
+        ends = choice.finishing.table[choice.finishing.state]
+        if choice.finishing_ids is not None:
+            ends[:, choice.finishing_ids] = True
+        going_on = ~np.take_along_axis(ends, order, 1) & (np.arange(order.shape[1]) < legal[:, None])
+        while ((going_on[:, :k].sum(1) < choice.live) & (k < legal)).any():
+            k *= 2
+    listed: Bools = np.arange(order.shape[1]) < np.minimum(k, legal)[:, None]
+    rows, at = np.nonzero(listed)
+    rows, tokens = rows.astype(np.int32), order[rows, at]
+    own = logprobs[rows, tokens]
+    return SelectionResult(0, rows, tokens, own, own, choice.base[rows] + own)
