@@ -6,7 +6,7 @@ Shapes: R rows, E entries, V vocabulary.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +66,14 @@ class ConstraintRows(Protocol):
     def next(self, parents: NDArray[np.int32], tokens: NDArray[np.int64]) -> ConstraintRows:
         """The state of R' rows, of which row i continues row parents[i] with an allowed tokens[i]. Must
         not wait: what takes long is done elsewhere, and waited for by get()."""
+
+
+@runtime_checkable
+class Reading(Protocol):
+    """A Constraint that reads many tokens better at once than by next()."""
+
+    def after(self, tokens: NDArray[np.int64]) -> ConstraintRows:
+        """rows() that have read tokens which are allowed."""
 
 
 class Constraint(Protocol):

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from forkdecode.allowed import Allowed, AllowedLists, Constraint, ConstraintRows
+from forkdecode.allowed import Allowed, AllowedLists, Constraint, ConstraintRows, Reading
 from forkdecode.step import I64
 
 Standing: TypeAlias = Literal["open", "complete", "broken"]
@@ -26,6 +26,8 @@ class Continued:
 
     def rows(self) -> ConstraintRows:
         """The state after them."""
+        if isinstance(self.constraint, Reading):
+            return self.constraint.after(self.tokens)
         rows = self.constraint.rows()
         for at in range(len(self.tokens)):
             rows = rows.next(_SAME, self.tokens[at : at + 1])

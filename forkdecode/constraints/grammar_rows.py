@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from llguidance import LLExecutor, LLMatcher
@@ -24,6 +25,7 @@ from forkdecode.step import I32, I64
 
 MANY_ROWS = 8
 """From so many on, masks are computed by several threads."""
+_FIRST = np.zeros(1, np.int32)
 DEAD_END = "NoExtension"
 """How the error of a matcher begins that no token can continue."""
 
@@ -62,6 +64,17 @@ class GrammarConstraint:
         done: Future[Allowed] = Future()
         done.set_result(AllowedBits(self.with_stops(words.copy())))
         return GrammarRows(self, None, done)
+
+    def after(self, tokens: I64) -> GrammarRows:
+        """That row when it has read tokens which are allowed: a worker reads them all, and makes one mask."""
+        path: _Path | None = None
+        for at in range(len(tokens)):
+            path = _Path(path, _FIRST, tokens[at : at + 1])
+        if path is None:
+            return self.rows()
+        rows = GrammarRows(self, path, Future())
+        rows.submit(rows.begin)
+        return rows
 
     def with_stops(self, words: Words) -> Words:
         """[R, width] In place: stop ids wherever EOS ids are allowed."""
@@ -119,18 +132,31 @@ class GrammarRows:
         """Rows whose matchers and masks a worker makes."""
         parents, tokens = np.array(parents, np.int32), np.array(tokens, np.int64)
         moved = GrammarRows(self._constraint, _Path(self._path, parents, tokens), Future())
-        try:
-            self._constraint.workers.jobs.submit(moved._work, self, parents, tokens)
-        except RuntimeError:  # the executor was shut down
-            moved._words.set_exception(GroupFailedError("constraint: the engine was closed"))
+        moved.submit(partial(moved.go_on, self, parents, tokens))
         return moved
 
-    def _work(self, before: GrammarRows, parents: I32, tokens: I64) -> None:
-        """What `before` has given its matchers for was begun earlier by a worker: waiting for it ends."""
+    def submit(self, make: Callable[[], list[LLMatcher]]) -> None:
+        """A worker is to make the matchers, and then the masks."""
         try:
-            before.get()
-            matchers = before._take(parents)
-            self._consume(matchers, tokens, first=before._path is None)
+            self._constraint.workers.jobs.submit(self._work, make)
+        except RuntimeError:  # the executor was shut down
+            self._words.set_exception(GroupFailedError("constraint: the engine was closed"))
+
+    def begin(self) -> list[LLMatcher]:
+        """The matchers of rows that are the first of their group."""
+        return self._again(_FIRST)
+
+    def go_on(self, before: GrammarRows, parents: I32, tokens: I64) -> list[LLMatcher]:
+        """The matchers of rows that continue others."""
+        # What those have given their matchers for was begun earlier by a worker: waiting for it ends.
+        before.get()
+        matchers = before._take(parents)
+        self._consume(matchers, tokens, first=before._path is None)
+        return matchers
+
+    def _work(self, make: Callable[[], list[LLMatcher]]) -> None:
+        try:
+            matchers = make()
             words = self._masks(matchers)
             with self._lock:
                 self._matchers = matchers

@@ -10,11 +10,13 @@ from forkdecode.allowed import Constraint
 from forkdecode.calls.arguments import ArgumentReader, for_each
 from forkdecode.calls.scoring import read_score
 from forkdecode.constraint_types import ConstraintSpec
+from forkdecode.constraints.catalogues import Catalogues
 from forkdecode.model.info import ModelInfo
 from forkdecode.requests.assembly import Assembler
 from forkdecode.requests.resolve import Resolver
 from forkdecode.requests.score import PreparedScore, ScoreAssembler
 from forkdecode.scheduler.request import DecodeRequest
+from forkdecode.step import I64
 from forkdecode.text.token_bytes import TokenBytes
 
 
@@ -27,10 +29,13 @@ class Prepared:
 
 
 class RequestMaker:
-    """Checks requests for one model. Safe to call from several threads."""
+    """Checks requests for one model. Safe to call from several threads.
 
-    def __init__(self, tokenizer: Any | None, info: ModelInfo) -> None:
-        self._resolver = Resolver(tokenizer, info)
+    catalogues: what constraints may be from; none by default.
+    """
+
+    def __init__(self, tokenizer: Any | None, info: ModelInfo, catalogues: Catalogues | None = None) -> None:
+        self._resolver = Resolver(tokenizer, info, catalogues)
         self._arguments = ArgumentReader()
 
     def prepare(
@@ -70,9 +75,9 @@ class RequestMaker:
         """The bytes of every token."""
         return self._resolver.token_bytes()
 
-    def constraint(self, spec: ConstraintSpec) -> Constraint:
-        """What a constraint allows with this model. Raises InvalidRequestError."""
-        return self._resolver.constraint(spec)
+    def constraint(self, spec: ConstraintSpec, prompt: I64) -> Constraint:
+        """What a constraint allows with this model after a prompt. Raises InvalidRequestError."""
+        return self._resolver.constraint(spec, prompt)
 
     def close(self) -> None:
         """Ends the threads that work for constraints; what is running with one fails. Idempotent."""

@@ -15,8 +15,10 @@ from forkdecode.calls.arguments import check_options, check_strategy
 from forkdecode.calls.scoring import ScoreArguments
 from forkdecode.checks import are_ids
 from forkdecode.constraint_types import ConstraintSpec
+from forkdecode.constraints.catalogues import Catalogues
 from forkdecode.constraints.continued import continued, standing
 from forkdecode.constraints.grammar_tokens import special_names
+from forkdecode.constraints.items import catalogue_digest, check_lengths
 from forkdecode.constraints.maker import ConstraintMaker, ends_by_eos
 from forkdecode.errors import InvalidRequestError, invalid
 from forkdecode.model.info import ModelInfo
@@ -42,7 +44,7 @@ from forkdecode.types import (
 class Resolver:
     """Checks requests against one model. Safe to call from several threads."""
 
-    def __init__(self, tokenizer: Any | None, info: ModelInfo) -> None:
+    def __init__(self, tokenizer: Any | None, info: ModelInfo, catalogues: Catalogues | None = None) -> None:
         self._tokenizer = tokenizer
         self._info = info
         size = info.vocab_size
@@ -56,6 +58,7 @@ class Resolver:
             size,
             info.eos_ids,
             None if tokenizer is None else special_names(tokenizer),
+            catalogues,
         )
 
     def resolve(
@@ -143,6 +146,7 @@ class Resolver:
             stream=stream,
             constraint=constraint,
             constraint_start=constraint_start,
+            catalogue=catalogue_digest(constraint),
         )
 
     def _resolve_score(self, asked: ScoreArguments) -> DecodeRequest:
@@ -268,9 +272,9 @@ class Resolver:
                     "EOS and stop ids as its last token alone, after min_tokens",
                 )
 
-    def constraint(self, spec: ConstraintSpec) -> Constraint:
-        """What a constraint allows with this model. Raises InvalidRequestError."""
-        return self._constraints.of(spec)
+    def constraint(self, spec: ConstraintSpec, prompt: I64) -> Constraint:
+        """What a constraint allows with this model after a prompt. Raises InvalidRequestError."""
+        return self._constraints.of(spec, prompt=prompt)
 
     def close(self) -> None:
         """Ends the threads that work for constraints. Idempotent."""
@@ -285,6 +289,7 @@ class Resolver:
         if options.ignore_eos and ends_by_eos(spec):
             raise invalid("ignore_eos", "only EOS ends what follows this constraint", "False beside it")
         constraint = continued(self._constraints.of(spec, stop_ids, prompt[:start]), prompt, start)
+        check_lengths(constraint, options.min_tokens, options.max_tokens)
         if not forced:
             return constraint
         ends = frozenset([*self._info.eos_ids, *stop_ids.tolist()])

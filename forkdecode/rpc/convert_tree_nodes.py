@@ -90,6 +90,7 @@ def path_message(path: NodePath) -> pb.NodePath:
         logprobs=path.logprobs,
         constraint=None if path.constraint is None else constraint_message(path.constraint),
         constraint_start=path.constraint_start,
+        constraint_end=path.constraint_end,
     )
 
 
@@ -116,4 +117,5 @@ def path_of(message: pb.NodePath) -> NodePath:
         logprobs=tuple(message.logprobs),
         constraint=constraint_of(message.constraint) if message.HasField("constraint") else None,
         constraint_start=message.constraint_start,
+        constraint_end=message.constraint_end,
     )

@@ -8,11 +8,12 @@ import numpy as np
 
 from forkdecode.errors import CapacityError, invalid
 from forkdecode.requests.prepare import RequestMaker
-from forkdecode.step import F32, I64
+from forkdecode.step import I64
 from forkdecode.tree import lineages
+from forkdecode.tree.constrained import Constraints
 from forkdecode.tree.memory import HeldNodes
 from forkdecode.tree.node import NodeTable, TreeNode
-from forkdecode.tree.path import Path
+from forkdecode.tree.path import Begun, Path
 from forkdecode.tree.text import TextState
 from forkdecode.tree_types import Extend, Fork, Import, NodeInfo, NodePath, TreeLimits, Truncate
 from forkdecode.tree_types.events import NODE_REASONS
@@ -21,12 +22,20 @@ from forkdecode.tree_types.events import NODE_REASONS
 class Growth:
     """Makes the nodes of one session, within its limits."""
 
-    def __init__(self, requests: RequestMaker, nodes: NodeTable, held: HeldNodes, limits: TreeLimits) -> None:
+    def __init__(
+        self,
+        requests: RequestMaker,
+        nodes: NodeTable,
+        held: HeldNodes,
+        constraints: Constraints,
+        limits: TreeLimits,
+    ) -> None:
         self._requests = requests
         self._info = requests.info
         self._tokens = requests.token_bytes
         self._nodes = nodes
         self._held = held
+        self._constraints = constraints
         self._limits = limits
 
     def root(self, token_ids: Sequence[int], seed: int) -> TreeNode:
@@ -94,6 +103,7 @@ class Growth:
     def export(self, node: TreeNode) -> NodePath:
         """A node at rest as a record."""
         generated = node.finish_reason is not None or bool(node.cumulative_logprob)
+        begun, end = node.path.last_begun()
         return NodePath(
             model=self._info.name,
             node=node.number,
@@ -107,6 +117,9 @@ class Growth:
             finish_reason=node.finish_reason,
             cumulative_logprob=node.cumulative_logprob,
             logprobs=tuple(node.path.token_logprobs(node.start)) if generated else (),
+            constraint=None if begun is None else begun.constraint,
+            constraint_start=0 if begun is None else begun.start,
+            constraint_end=end,
         )
 
     def _fork(self, command: Fork) -> list[TreeNode]:
@@ -135,7 +148,8 @@ class Growth:
         ids = np.array(token_ids, np.int64)
         text, state = source.text_state.read_tokens(self._tokens, ids)
         lineage = lineages.extended(source.lineage, ids)
-        made = self._child(source, Path(source.path, ids), lineage, text, state)
+        path = Path(source.path, ids, begun=self._constraints.after(source.path, ids))
+        made = self._child(source, path, lineage, text, state)
         self._held.share(source, [made], source.path.length)
         return made
 
@@ -182,15 +196,12 @@ class Growth:
         self.check_length("paths", len(given.token_ids))
         ids = np.array(given.token_ids, np.int64)
         parent = None if given.parent is None else made.get(given.parent)
-        logprobs: F32 | None = np.array(given.logprobs, np.float32) if given.logprobs else None
-        if parent is not None:
-            if parent.path.length != given.start or (parent.path.token_ids() != ids[: given.start]).any():
-                raise invalid("paths", f"node {given.node} does not go on from its parent", "exported nodes")
-            path = Path(parent.path, ids[given.start :], logprobs) if given.start < len(ids) else parent.path
-        else:
-            path = Path(None, ids[: given.start] if given.start else ids)
-            if 0 < given.start < len(ids):
-                path = Path(path, ids[given.start :], logprobs)
+        before = None if parent is None else parent.path
+        if before is not None and (
+            before.length != given.start or (before.token_ids() != ids[: given.start]).any()
+        ):
+            raise invalid("paths", f"node {given.node} does not go on from its parent", "exported nodes")
+        path = _imported_path(before, ids, given)
         state = self._read(ids[: given.start])[1]
         text, after = state.read_tokens(self._tokens, ids[given.start :])
         if not text.startswith(given.text):
@@ -235,3 +246,18 @@ class Growth:
         size = self._info.vocab_size
         if max(token_ids) >= size:
             raise invalid(field, f"{max(token_ids)} is not a token id", f"integers from 0 to {size - 1}")
+
+
+def _imported_path(before: Path | None, ids: I64, given: NodePath) -> Path:
+    """All of `ids` after those before, in pieces: the node's own tokens, and those of its constraint."""
+    begun = None if given.constraint is None else Begun(given.constraint, given.constraint_start, False)
+    path, at = before, 0 if before is None else before.length
+    for end in sorted({given.start, given.constraint_start, given.constraint_end, len(ids)}):
+        if end > at:
+            own = given.logprobs[at - given.start : end - given.start] if at >= given.start > 0 else ()
+            logprobs = np.array(own, np.float32) if own else None
+            is_under = given.constraint_start <= at < given.constraint_end
+            path = Path(path, ids[at:end], logprobs, begun if is_under else None)
+            at = end
+    assert path is not None, "a path has tokens"
+    return path

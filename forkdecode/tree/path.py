@@ -13,10 +13,12 @@ from forkdecode.step import F32, I64
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A constraint that holds for the tokens of a path after the first `start`."""
+    """A constraint that holds for the tokens of a path after the first `start`; checked: that it allows them
+    is known, not only said."""
 
     constraint: ConstraintSpec
     start: int
+    checked: bool = True
 
 
 class Path:
@@ -57,6 +59,14 @@ class Path:
             own = np.zeros(len(piece.ids), np.float32) if piece.logprobs is None else piece.logprobs
             found += own[max(0, start - piece.start) :].tolist()
         return found
+
+    def last_begun(self) -> tuple[Begun | None, int]:
+        """The last constraint on the path, and how many tokens there are up to the last of its own: all of
+        them where it goes on; 0 without one."""
+        piece: Path | None = self
+        while piece is not None and piece.begun is None:
+            piece = piece.before
+        return (None, 0) if piece is None else (piece.begun, piece.length)
 
     def up_to(self, length: int) -> Path:
         """The first `length` tokens, at least 1, as a path that shares them with this one."""

@@ -8,9 +8,11 @@ from forkdecode.errors import invalid
 from forkdecode.requests.prepare import RequestMaker
 from forkdecode.scheduler.request import DecodeRequest, NodeRef
 from forkdecode.tree import lineages
+from forkdecode.tree.constrained import Constraints
 from forkdecode.tree.growth import Growth
 from forkdecode.tree.memory import HeldNodes
 from forkdecode.tree.node import NodeTable, TreeNode
+from forkdecode.tree.path import Begun
 from forkdecode.tree.running import DecodeRun, Run, ScoreRun
 from forkdecode.tree.text import NodeText
 from forkdecode.tree_types import Decode, ScoreNodes
@@ -27,6 +29,7 @@ class Plans:
         nodes: NodeTable,
         held: HeldNodes,
         growth: Growth,
+        constraints: Constraints,
         cache_salt: str,
     ) -> None:
         self._tree = tree
@@ -34,6 +37,7 @@ class Plans:
         self._nodes = nodes
         self._held = held
         self._growth = growth
+        self._constraints = constraints
         self._cache_salt = cache_salt
         self._tokens = requests.token_bytes
 
@@ -47,11 +51,12 @@ class Plans:
         runs: list[Run] = []
         for place, node in enumerate(nodes):
             first = self._nodes.next_number + len(children)
-            request = self._decode_request(command, place, node, first)
+            begun = self._constraints.begun(node, command.options.constraint)
+            request = self._decode_request(command, place, node, first, begun)
             own = [self._child(first + i, node, request, i) for i in range(n)]
             texts = [NodeText(self._tokens, request, node.text_state, command.step) for _ in own]
             blocks = self._held.growth(node.path.length, most)
-            runs.append(DecodeRun(request, node, own, texts, self._nodes, self._held, blocks))
+            runs.append(DecodeRun(request, node, own, texts, begun, self._nodes, self._held, blocks))
             children += own
         self._held.make_room(sum(run.blocks for run in runs), nodes)
         return children, runs
@@ -78,7 +83,9 @@ class Plans:
             raise invalid("nodes", problem, f"at most {most} with this model")
         return node
 
-    def _decode_request(self, command: Decode, place: int, node: TreeNode, first: int) -> DecodeRequest:
+    def _decode_request(
+        self, command: Decode, place: int, node: TreeNode, first: int, begun: Begun | None
+    ) -> DecodeRequest:
         options = command.options
         prepared = self._requests.prepare(
             node.path.token_ids(),
@@ -88,6 +95,7 @@ class Plans:
             chat=False,
             request_id=self._name(command, place),
             stream=True,
+            constraint_start=None if begun is None else begun.start,
         )
         return replace(
             prepared.request,

@@ -15,7 +15,7 @@ from forkdecode.scheduler.events import CandidateEnded, GroupEvent, GroupFailed,
 from forkdecode.scheduler.request import DecodeRequest
 from forkdecode.tree.memory import HeldNodes
 from forkdecode.tree.node import NodeTable, TreeNode
-from forkdecode.tree.path import Path
+from forkdecode.tree.path import Begun, Path
 from forkdecode.tree.text import NodeText
 from forkdecode.tree_types import Done, NodeDelta, NodeReason, NodeScored, NodeStopped, TreeEvent
 
@@ -84,11 +84,13 @@ class DecodeRun:
         node: TreeNode,
         children: list[TreeNode],
         texts: list[NodeText],
+        begun: Begun | None,
         nodes: NodeTable,
         held: HeldNodes,
         blocks: int,
     ) -> None:
-        """children: not in `nodes` yet. blocks: to be reserved for each of them."""
+        """children: not in `nodes` yet. begun: the constraint that their tokens follow. blocks: to be
+        reserved for each of them."""
         self.request = request
         self.origin: TreeNode | None = node
         self.children = children
@@ -96,6 +98,8 @@ class DecodeRun:
         self._blocks_each = blocks
         self._path = node.path
         self._texts = texts
+        self._begun = begun
+        self._stop_ids = frozenset(request.stop_ids.tolist())
         self._nodes = nodes
         self._held = held
         self._logprobs: list[list[float]] = [[] for _ in children]
@@ -184,14 +188,21 @@ class DecodeRun:
             child.text.append(rest)
             emit(NodeDelta(child.number, (), rest))
         if child.growing:
-            logprobs = np.array(self._logprobs[candidate], np.float32)
-            child.path = Path(self._path, np.array(child.growing, np.int64), logprobs)
+            child.path = self._grown(child, self._logprobs[candidate], reason)
             child.growing = []
         self._nodes.settle(child)
         self._held.reserve(-self._blocks_each)
         self.blocks -= self._blocks_each
         child.finish_reason = why
         return why
+
+    def _grown(self, child: TreeNode, logprobs: list[float], reason: FinishReason) -> Path:
+        """The child's path. An EOS or stop id that ends it is none of the constraint's tokens."""
+        ids, logprob = np.array(child.growing, np.int64), np.array(logprobs, np.float32)
+        if self._begun is None or not (reason == "eos" or (reason == "stop" and ids[-1] in self._stop_ids)):
+            return Path(self._path, ids, logprob, self._begun)
+        held = Path(self._path, ids[:-1], logprob[:-1], self._begun) if len(ids) > 1 else self._path
+        return Path(held, ids[-1:], logprob[-1:])
 
 
 Run: TypeAlias = DecodeRun | ScoreRun

@@ -14,6 +14,7 @@ from forkdecode.errors import ForkdecodeError, invalid
 from forkdecode.requests.prepare import RequestMaker
 from forkdecode.scheduler.events import GroupEvent
 from forkdecode.scheduler.request import Release
+from forkdecode.tree.constrained import Constraints
 from forkdecode.tree.growth import Growth
 from forkdecode.tree.memory import HeldNodes
 from forkdecode.tree.node import NodeTable, TreeNode
@@ -88,8 +89,10 @@ class TreeSession:
         self._clock = clock
         self._nodes = NodeTable()
         self._held = HeldNodes(self.name, port, limits, block_size, clock)
-        self._growth = Growth(requests, self._nodes, self._held, limits)
-        self._plans = Plans(self.name, requests, self._nodes, self._held, self._growth, opening.cache_salt)
+        constraints = Constraints(requests)
+        growth = self._growth = Growth(requests, self._nodes, self._held, constraints, limits)
+        salt = opening.cache_salt
+        self._plans = Plans(self.name, requests, self._nodes, self._held, growth, constraints, salt)
         self._commands: dict[int, RunningCommand] = {}
         self._runs: dict[Run, tuple[RunningCommand, int]] = {}
         self._closed = False

@@ -22,8 +22,9 @@ class NodePath:
 
     node, parent: numbers in the session that exported it. token_ids: the whole path. start: tokens of it
     before the node's own; text, logprobs and cumulative_logprob are of its own, logprobs one a token or
-    none at all. lineage: what its draws hang on. finished: nothing is to be decoded from it. constraint:
-    what its last token was generated under, or is allowed by, and all after the first constraint_start.
+    none at all. lineage: what its draws hang on. finished: nothing is to be decoded from it. constraint: the
+    last one that tokens of the path followed: those from constraint_start on, before constraint_end. It goes
+    on where that is the path's end.
     """
 
     model: str
@@ -40,6 +41,7 @@ class NodePath:
     logprobs: tuple[float, ...] = ()
     constraint: ConstraintSpec | None = None
     constraint_start: int = 0
+    constraint_end: int = 0
 
     def __post_init__(self) -> None:
         keep(self, "model", check_unicode)
@@ -66,8 +68,9 @@ class NodePath:
         object.__setattr__(self, "logprobs", numbers)
         if self.constraint is not None:
             keep(self, "constraint", check_constraint)
-        lowest, highest = (0, 0) if self.constraint is None else (1, len(self.token_ids) - 1)
-        keep(self, "constraint_start", check_int, lowest, highest)
+        lowest, highest = (0, 0) if self.constraint is None else (1, len(self.token_ids))
+        keep(self, "constraint_start", check_int, lowest, max(lowest, highest - 1))
+        keep(self, "constraint_end", check_int, self.constraint_start + lowest, highest)
 
     def to_json(self) -> dict[str, Any]:
         """What json.dumps takes."""

@@ -86,6 +86,7 @@ def paths(draw: st.DrawFn) -> NodePath:
     start = draw(st.integers(0, len(ids)))
     own = len(ids) - start
     constraint = draw(st.none() | records.constraints) if len(ids) > 1 else None
+    begun = 0 if constraint is None else draw(st.integers(1, len(ids) - 1))
     return NodePath(
         draw(records.texts),
         draw(node),
@@ -100,7 +101,8 @@ def paths(draw: st.DrawFn) -> NodePath:
         draw(finite),
         draw(st.just(()) | st.lists(finite, min_size=own, max_size=own).map(tuple)),
         constraint,
-        0 if constraint is None else draw(st.integers(1, len(ids) - 1)),
+        begun,
+        0 if constraint is None else draw(st.integers(begun + 1, len(ids))),
     )
 
 

@@ -781,7 +781,7 @@ class Node(_message.Message):
     def __init__(self, node: _Optional[int] = ..., parent: _Optional[int] = ..., depth: _Optional[int] = ..., state: _Optional[_Union[NodeState, str]] = ..., start: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., text: _Optional[str] = ..., lineage: _Optional[int] = ..., next_seed: _Optional[int] = ..., finish_reason: _Optional[_Union[NodeReason, str]] = ..., cumulative_logprob: _Optional[float] = ..., before_ids: _Optional[_Iterable[int]] = ..., before_text: _Optional[str] = ...) -> None: ...
 
 class NodePath(_message.Message):
-    __slots__ = ("model", "node", "parent", "token_ids", "start", "text", "lineage", "next_seed", "finished", "finish_reason", "cumulative_logprob", "logprobs", "constraint", "constraint_start")
+    __slots__ = ("model", "node", "parent", "token_ids", "start", "text", "lineage", "next_seed", "finished", "finish_reason", "cumulative_logprob", "logprobs", "constraint", "constraint_start", "constraint_end")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     PARENT_FIELD_NUMBER: _ClassVar[int]
@@ -796,6 +796,7 @@ class NodePath(_message.Message):
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     CONSTRAINT_FIELD_NUMBER: _ClassVar[int]
     CONSTRAINT_START_FIELD_NUMBER: _ClassVar[int]
+    CONSTRAINT_END_FIELD_NUMBER: _ClassVar[int]
     model: str
     node: int
     parent: int
@@ -810,7 +811,8 @@ class NodePath(_message.Message):
     logprobs: _containers.RepeatedScalarFieldContainer[float]
     constraint: Constraint
     constraint_start: int
-    def __init__(self, model: _Optional[str] = ..., node: _Optional[int] = ..., parent: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., start: _Optional[int] = ..., text: _Optional[str] = ..., lineage: _Optional[int] = ..., next_seed: _Optional[int] = ..., finished: bool = ..., finish_reason: _Optional[_Union[NodeReason, str]] = ..., cumulative_logprob: _Optional[float] = ..., logprobs: _Optional[_Iterable[float]] = ..., constraint: _Optional[_Union[Constraint, _Mapping]] = ..., constraint_start: _Optional[int] = ...) -> None: ...
+    constraint_end: int
+    def __init__(self, model: _Optional[str] = ..., node: _Optional[int] = ..., parent: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., start: _Optional[int] = ..., text: _Optional[str] = ..., lineage: _Optional[int] = ..., next_seed: _Optional[int] = ..., finished: bool = ..., finish_reason: _Optional[_Union[NodeReason, str]] = ..., cumulative_logprob: _Optional[float] = ..., logprobs: _Optional[_Iterable[float]] = ..., constraint: _Optional[_Union[Constraint, _Mapping]] = ..., constraint_start: _Optional[int] = ..., constraint_end: _Optional[int] = ...) -> None: ...
 
 class CommandAccepted(_message.Message):
     __slots__ = ("command_id", "nodes")
