@@ -15,7 +15,7 @@ from forkdecode.cli.live_beams import watch_beams
 from forkdecode.cli.render import candidate_table, result_record, usage_lines
 from forkdecode.llm import LLM
 from forkdecode.results import Committed, DecodeResult, Delta, Finished
-from forkdecode.types import Beam, Greedy, Options, Sample, Strategy
+from forkdecode.types import BEAMS, Greedy, Options, Sample, StochasticBeam, Strategy
 
 
 def decode_prompts(
@@ -33,7 +33,7 @@ def decode_prompts(
     texts = [sys.stdin.read() if prompt == "-" else prompt for prompt in prompts]
     alone = len(texts) == 1 and not as_json
     console = Console()
-    if alone and isinstance(strategy, Beam) and console.is_terminal and options.update_every:
+    if alone and isinstance(strategy, BEAMS) and console.is_terminal and options.update_every:
         results = [watch_beams(llm, texts[0], strategy, options, console, chat=chat)]
         if _is_single(strategy):
             typer.echo(results[0].text)
@@ -52,14 +52,16 @@ def decode_prompts(
 
 def _is_single(strategy: Strategy) -> bool:
     """Whether there is one candidate in the end."""
-    if isinstance(strategy, Beam):
+    if isinstance(strategy, StochasticBeam):
+        return strategy.width == 1
+    if isinstance(strategy, BEAMS):
         return (strategy.num_return_sequences or strategy.pool_size) == 1
     return isinstance(strategy, Greedy) or (isinstance(strategy, Sample) and strategy.n == 1)
 
 
 def _stream(llm: LLM, prompt: str, strategy: Strategy, options: Options, *, chat: bool) -> DecodeResult:
     """Print one candidate's text as it becomes certain."""
-    if isinstance(strategy, Beam):
+    if isinstance(strategy, BEAMS):
         options = replace(options, update_every=0)
     result: DecodeResult | None = None
     told = 0

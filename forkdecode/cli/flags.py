@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import typer
@@ -18,20 +19,20 @@ Flags: TypeAlias = Mapping[str, tuple[Any, str]]
 """name -> (type of a value, help). `bool` is a switch, `list[...]` may be repeated."""
 
 STRATEGY_FLAGS: Flags = {
-    "strategy": (str, "greedy (default), sample, best-of or beam."),
+    "strategy": (str, "greedy (default), sample, best-of, beam or stochastic-beam."),
     "n": (int, "sample, best-of: how many candidates are returned."),
     "best_of": (int, "best-of: how many are drawn."),
-    "width": (int, "beam: how many hypotheses are kept at each step."),
+    "width": (int, "beam, stochastic-beam: how many hypotheses are kept at each step."),
     "num_return_sequences": (int, "beam: how many are returned; all by default."),
     "length_penalty": (float, "beam: score = sum of log-probabilities / length ** penalty."),
     "early_stopping": (str, "beam: true, false or never."),
     "patience": (float, "beam: pool of ceil(patience * width); needs early stopping true."),
-    "temperature": (float, "sample, best-of."),
-    "top_k": (int, "sample, best-of: draw from the k most likely tokens; 0 is off."),
-    "top_p": (float, "sample, best-of: draw from the smallest set of this probability."),
-    "min_p": (float, "sample, best-of: drop tokens below this share of the likeliest one's probability."),
-    "typical_p": (float, "sample, best-of: locally typical sampling."),
-    "seed": (int, "sample, best-of: the same seed repeats the same candidates."),
+    "temperature": (float, "Of what draws: sample, best-of, stochastic-beam."),
+    "top_k": (int, "Draw from the k most likely tokens; 0 is off."),
+    "top_p": (float, "Draw from the smallest set of this probability."),
+    "min_p": (float, "Drop tokens below this share of the likeliest one's probability."),
+    "typical_p": (float, "Locally typical sampling."),
+    "seed": (int, "The same seed repeats the same candidates."),
     "rank_by": (str, "best-of: cumulative_logprob or mean_logprob; none: all, unranked."),
     "first_finished": (int, "best-of: stop when this many have finished."),
 }
@@ -74,8 +75,10 @@ ENGINE_FLAGS: Flags = {
     "preemption": (str, "auto, recompute or swap."),
     "overcommit": (bool, "Admit what may run out of blocks before it ends."),
     "aging_steps": (int, "Steps of waiting that count as one level of priority."),
+    "catalogues": (list[str], "NAME=FILE: a catalogue that constraints may be from."),
 }
 _SINGULAR = {
+    "catalogues": "catalogue",
     "stop_token_ids": "stop-token-id",
     "bad_words": "bad-word",
     "allowed_token_ids": "allowed-token-id",
@@ -106,6 +109,8 @@ def given(flags: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: value for name, value in flags.items() if value is not None and value != []}
     if "logit_bias" in found:
         found["logit_bias"] = dict(_bias(text) for text in found["logit_bias"])
+    if "catalogues" in found:
+        found["catalogues"] = dict(_catalogue(text) for text in found["catalogues"])
     if "early_stopping" in found:
         text = found["early_stopping"]
         found["early_stopping"] = {"true": True, "false": False}.get(text.lower(), text)
@@ -120,6 +125,13 @@ def _parameter(name: str, kind: Any, text: str) -> inspect.Parameter:
     option = typer.Option(flag, help=text, rich_help_panel=panel, show_default=False)
     annotation = Annotated[kind | None, option]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _catalogue(text: str) -> tuple[str, Path]:
+    name, _, path = text.partition("=")
+    if not name or not path:
+        raise invalid("catalogue", f"{text!r} names no file", "NAME=FILE")
+    return name, Path(path)
 
 
 def _bias(text: str) -> tuple[int, float]:

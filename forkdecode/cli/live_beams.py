@@ -8,11 +8,11 @@ from rich.text import Text
 
 from forkdecode.llm import LLM
 from forkdecode.results import BeamUpdate, Committed, DecodeResult, Finished
-from forkdecode.types import Beam, Options
+from forkdecode.types import Options, Strategy
 
 
 def watch_beams(
-    llm: LLM, prompt: str, strategy: Beam, options: Options, console: Console, *, chat: bool
+    llm: LLM, prompt: str, strategy: Strategy, options: Options, console: Console, *, chat: bool
 ) -> DecodeResult:
     """Decode, showing the committed text and the live hypotheses as `options` says; at the end the view
     is gone again."""

@@ -17,6 +17,7 @@ from forkdecode.checks import check_bool
 from forkdecode.errors import InvalidRequestError, invalid
 from forkdecode.types import (
     BEAM_OPTIONS,
+    BEAMS,
     OPTION_NAMES,
     Beam,
     BestOf,
@@ -24,6 +25,7 @@ from forkdecode.types import (
     Options,
     Prompt,
     Sample,
+    StochasticBeam,
     Strategy,
     make_options,
 )
@@ -34,6 +36,7 @@ STRATEGIES: Mapping[str, type[Strategy]] = {
     "sample": Sample,
     "best-of": BestOf,
     "beam": Beam,
+    "stochastic-beam": StochasticBeam,
 }
 _FIELDS = {name: tuple(f.name for f in fields(kind)) for name, kind in STRATEGIES.items()}
 _LINE_FIELDS = ("id", "prompt", "messages", "chat", "strategy")
@@ -69,7 +72,7 @@ class Defaults:
         inherited = {k: v for k, v in self.values.items() if k != "strategy"}
         if name != default_name:  # flags of one strategy say nothing of another
             inherited = {k: v for k, v in inherited.items() if k in OPTION_NAMES}
-            if name != "beam":
+            if STRATEGIES[name] not in BEAMS:
                 inherited = {k: v for k, v in inherited.items() if k not in BEAM_OPTIONS}
         merged = inherited | own
         options = {k: v for k, v in merged.items() if k in OPTION_NAMES}

@@ -52,7 +52,8 @@ class _Best:
         )
 
 
-_NOTHING = _Best(*(np.empty(0, dtype) for dtype in ("i8", "i8", "f4", "f8", "f8")), valid=True)
+_NO_IDS, _NO_SUMS = np.empty(0, np.int64), np.empty(0, np.float64)
+_NOTHING = _Best(_NO_IDS, _NO_IDS, np.empty(0, np.float32), _NO_SUMS, _NO_SUMS, True)
 
 
 def perturbed_best(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from forkdecode import LLM, Beam, BestOf, Greedy, Sample
+from forkdecode import LLM, Beam, BestOf, Greedy, Sample, StochasticBeam
 from forkdecode.cli.live_beams import watch_beams
 from forkdecode.types import Options, Strategy
 from tests.cli.conftest import Cli
@@ -27,6 +27,10 @@ STRATEGIES = [
     (
         ["--strategy", "beam", "--width", "3", "--length-penalty", "0.5", "--early-stopping", "true"],
         Beam(width=3, length_penalty=0.5, early_stopping=True),
+    ),
+    (
+        ["--strategy", "stochastic-beam", "--width", "3", "--seed", "7", "--temperature", "0.9"],
+        StochasticBeam(width=3, seed=7, temperature=0.9),
     ),
 ]
 
@@ -71,6 +75,16 @@ def test_one_returned_beam_is_streamed_as_text(cli: Cli, llm: LLM, model: str, f
     )  # fmt: skip
     width = 1 if "--width" in flags else 4
     assert ran.out == llm.decode(PROMPT, Beam(width), max_tokens=12).text + "\n"
+
+
+def test_one_stochastic_sequence_is_streamed_as_text(cli: Cli, llm: LLM, model: str) -> None:
+    ran = cli(
+        "decode", PROMPT, "--strategy", "stochastic-beam", "--width", "1", "--seed", "3",
+        "--model", model, "--dtype", "float32", "--max-tokens", "12", "--update-every", "2",
+    )  # fmt: skip
+    assert ran.code == 0
+    expected = llm.decode(PROMPT, StochasticBeam(1, seed=3), max_tokens=12)
+    assert ran.out == expected.text + "\n"
 
 
 def test_updates_are_of_beams(cli: Cli, model: str) -> None:

@@ -25,7 +25,7 @@ from tests.cli.conftest import Cli
         ),
         (
             ["decode", "hi", "--width", "4"],
-            "width: is no option of strategy 'greedy'; allowed: with strategy beam",
+            "width: is no option of strategy 'greedy'; allowed: with strategy beam or stochastic-beam",
         ),
         (["decode", "hi", "--strategy", "beam", "--top-k", "4"], "top_k: is no option of strategy 'beam'"),
         (["decode", "hi", "--strategy", "beam", "--width", "0"], "width: 0 is out of range"),
