@@ -16,6 +16,8 @@ import typer
 from forkdecode.checks import check_float, keep
 from forkdecode.cli.run import INTERRUPTED
 from forkdecode.config import EngineConfig
+from forkdecode.constraints.catalogue_file import open_catalogue
+from forkdecode.constraints.catalogues import Catalogues
 from forkdecode.engine.log import configure_logs, json_logger
 from forkdecode.engine.remote import EngineProcess
 from forkdecode.server.app import Server, ServerSettings
@@ -38,13 +40,32 @@ class ServePlan:
 
     def __post_init__(self) -> None:
         keep(self, "grace", check_float, 0.0, 1e6)
-        self.settings.address()  # a wrong one is said before a model is loaded
+        # What is wrong is said before a model is loaded.
+        self.settings.address()
+        for path in self.catalogues.values():
+            open_catalogue(path)
+
+    @property
+    def catalogues(self) -> Mapping[str, Path]:
+        """Their files, by name."""
+        found: Mapping[str, Path] = self.engine.get("catalogues", {})
+        return found
 
     def engine_process(self, bell: StepBell) -> EngineProcess:
         """The engine, not started yet. Raises InvalidRequestError for a wrong flag."""
         process = {name: value for name, value in self.engine.items() if name in _PROCESS_FLAGS}
-        config = {name: value for name, value in self.engine.items() if name not in _PROCESS_FLAGS}
-        return EngineProcess(**process, config=EngineConfig(**config), journal=self.journal, flush=bell.ring)
+        config = {
+            name: value
+            for name, value in self.engine.items()
+            if name not in _PROCESS_FLAGS and name != "catalogues"
+        }
+        return EngineProcess(
+            **process,
+            config=EngineConfig(**config),
+            journal=self.journal,
+            catalogues=self.catalogues,
+            flush=bell.ring,
+        )
 
 
 def serve_until_told(plan: ServePlan) -> int:
@@ -78,7 +99,9 @@ async def _serve(plan: ServePlan) -> int:
         if not await signals.before(asyncio.to_thread(engine.start)):
             return INTERRUPTED
         tokenizer = await asyncio.to_thread(engine.load_tokenizer)
-        backend = Backend(engine, engine.info, engine.capacity, tokenizer, engine.on_state, bell)
+        catalogues = Catalogues(engine.info.vocab_size, engine.info.eos_ids)
+        await asyncio.to_thread(catalogues.put_all, plan.catalogues)
+        backend = Backend(engine, engine.info, engine.capacity, tokenizer, engine.on_state, bell, catalogues)
         await server.start(backend)
         _say_ready(log, engine, str(address), None if port is None else port.address)
         await signals.first.wait()

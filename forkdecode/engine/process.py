@@ -23,6 +23,7 @@ import structlog
 
 from forkdecode.allowed import Constraint
 from forkdecode.config import DEFAULT_MODEL
+from forkdecode.constraints.catalogues import Catalogues
 from forkdecode.constraints.continued import continued
 from forkdecode.constraints.grammar_tokens import special_names
 from forkdecode.constraints.maker import ConstraintMaker
@@ -117,11 +118,20 @@ def _serve(reader: FrameReader, outbox: Outbox, serving: threading.Event) -> Non
     )
     outgoing = Outgoing(outbox)
     thread = EngineThread(engine, outgoing.flush)
-    desk = Desk(thread, outgoing, Maker(loaded))
+    desk = Desk(thread, outgoing, Maker(loaded, _catalogues(loaded, start)))
     serving.set()
     outbox.put(CODEC.encode(hello))
     threading.Thread(target=desk.run, args=(reader,), name="forkdecode-inbox", daemon=True).start()
     thread.wait()
+
+
+def _catalogues(loaded: LoadedModel, start: Start) -> Catalogues:
+    """Those that the front end serves. It has checked the files; what has become of them since must not
+    keep a process from starting."""
+    known = Catalogues(loaded.info.vocab_size, loaded.info.eos_ids)
+    for name, path in start.catalogues:
+        known.expect(name, Path(path))
+    return known
 
 
 def tokenizer_folder(model: str, loaded: LoadedModel, scratch: Path) -> str | None:
@@ -188,17 +198,18 @@ class Maker:
     """Of requests that have crossed, what has not: stop automata and constraints, made here from the
     options, and shared."""
 
-    def __init__(self, loaded: LoadedModel) -> None:
+    def __init__(self, loaded: LoadedModel, catalogues: Catalogues) -> None:
         self._automata: StopAutomata | None = None
         size, tokens, names = loaded.info.vocab_size, None, None
         if loaded.tokenizer is not None:
             tokens = token_bytes(loaded.tokenizer, size)
             names = special_names(loaded.tokenizer)
             self._automata = StopAutomata(tokens)
-        self._constraints = ConstraintMaker(tokens, size, loaded.info.eos_ids, names)
+        self._constraints = ConstraintMaker(tokens, size, loaded.info.eos_ids, names, catalogues)
 
     def whole(self, sent: DecodeRequest) -> DecodeRequest:
-        """The request with all that it had. Raises InvalidRequestError."""
+        """The request with all that it had. Raises InvalidRequestError, and UnavailableError where its
+        catalogue has been replaced since it was checked."""
         automaton, constraint = self._automaton(sent.options.stop), self._constraint(sent)
         if automaton is None and constraint is None:
             return sent
@@ -212,7 +223,7 @@ class Maker:
         if spec is None:
             return None
         before = sent.prompt[: sent.constraint_start]
-        constraint = self._constraints.of(spec, sent.stop_ids, before)
+        constraint = self._constraints.of(spec, sent.stop_ids, before, sent.catalogue)
         return continued(constraint, sent.prompt, sent.constraint_start)
 
 

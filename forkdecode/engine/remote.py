@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,8 @@ class EngineProcess:
     model, dtype, device, max_positions: see model.loader.load. threads: torch's; None takes the cores
     that the process may use. journal: a file that the process writes its step journal to. restart:
     whether a process that dies is followed by another; its running requests end with EngineClosedError
-    in any case. flush: called when the sinks have got all that a step reported, in their thread; must not
-    block. An EngineProcess that nobody refers to any more ends its process.
+    in any case. catalogues: files by name. flush: called when the sinks have got all that a step reported,
+    in their thread; must not block. An EngineProcess that nobody refers to any more ends its process.
     """
 
     def __init__(
@@ -42,6 +42,7 @@ class EngineProcess:
         config: EngineConfig | None = None,
         journal: Path | None = None,
         restart: bool = True,
+        catalogues: Mapping[str, Path] | None = None,
         flush: Callable[[], None] = lambda: None,
     ) -> None:
         if not isinstance(model, (str, os.PathLike)) or not os.fspath(model):
@@ -55,6 +56,7 @@ class EngineProcess:
             config=config or EngineConfig(),
             scratch="",
             journal=None if journal is None else str(journal),
+            catalogues=tuple((name, str(path)) for name, path in (catalogues or {}).items()),
         )
         self._supervisor = Supervisor(start, restart, flush)
         self._thread = threading.Thread(

@@ -24,6 +24,7 @@ from forkdecode.model.loader import LoadedModel
 from forkdecode.model.runner import Runner
 from forkdecode.sampling.select import warm_up
 from forkdecode.scheduler.preemption import PreemptionCost
+from forkdecode_kernels import trie
 
 _CPU_FLOPS_PER_BYTE = 20.0
 """FLOPs that a CPU core does in the time that it copies a byte (100 GFLOP/s over 5 GB/s)."""
@@ -82,6 +83,7 @@ def build_engine(
     if device.type == "cpu":
         runner.warm_up()
         warm_up(threads)
+        trie.warm_up()
     balance = _CPU_FLOPS_PER_BYTE if device.type == "cpu" else _GPU_FLOPS_PER_BYTE
     weights = info.weight_bytes // DTYPE_BYTES[info.dtype]
     run = Run(

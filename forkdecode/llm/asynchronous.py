@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -16,6 +16,7 @@ from forkdecode.calls.handle import AsyncHandle
 from forkdecode.calls.many import in_order_async, list_calls
 from forkdecode.calls.tree import AsyncTree
 from forkdecode.config import DEFAULT_MODEL
+from forkdecode.constraints.catalogues import Catalogues, Source
 from forkdecode.engine.port import Job
 from forkdecode.engine.sizing import Capacity
 from forkdecode.llm.session import ModelChoice, Session
@@ -40,10 +41,11 @@ class AsyncLLM:
         device: str = "auto",
         threads: int | None = None,
         max_positions: int | None = None,
+        catalogues: Mapping[str, Source] | None = None,
         **config: Any,
     ) -> None:
         choice = ModelChoice(model, tokenizer, dtype, device, threads, max_positions)
-        self._session = Session(choice, config)
+        self._session = Session(choice, config, catalogues)
 
     @classmethod
     async def create(
@@ -61,6 +63,11 @@ class AsyncLLM:
     def tokenizer(self) -> Any | None:
         """transformers' tokenizer of the model, or None."""
         return self._session.engine.tokenizer
+
+    @property
+    def catalogues(self) -> Catalogues:
+        """What FromCatalogue can name; may be changed while requests run, which keep theirs."""
+        return self._session.catalogues
 
     @property
     def capacity(self) -> Capacity:

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from forkdecode.checks import check_int, check_unicode, shown
 from forkdecode.config import MAX_THREADS, EngineConfig
+from forkdecode.constraints.catalogues import Catalogues, Source
 from forkdecode.engine.start import RunningEngine, start_engine
 from forkdecode.errors import invalid
 from forkdecode.model.loader import LoadedModel, adopt, load
@@ -37,12 +38,19 @@ class ModelChoice:
 class Session:
     """An engine with the means to feed it. Everything here may be called from any thread."""
 
-    def __init__(self, choice: ModelChoice, config: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        choice: ModelChoice,
+        config: dict[str, Any],
+        catalogues: Mapping[str, Source] | None = None,
+    ) -> None:
         settings, threads = make_config(config), choice.threads
         if threads is not None:
             threads = check_int("threads", threads, 1, MAX_THREADS)
         loaded = open_model(choice)
-        self.requests = RequestMaker(loaded.tokenizer, loaded.info)
+        self.catalogues = Catalogues(loaded.info.vocab_size, loaded.info.eos_ids)
+        self.catalogues.put_all({} if catalogues is None else catalogues)
+        self.requests = RequestMaker(loaded.tokenizer, loaded.info, self.catalogues)
         self.engine: RunningEngine = start_engine(loaded, settings, threads)
 
     def close(self) -> None:

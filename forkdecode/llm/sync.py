@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, overload
@@ -15,6 +15,7 @@ from forkdecode.calls.handle import EventStream, Handle
 from forkdecode.calls.many import in_order
 from forkdecode.calls.tree import Tree
 from forkdecode.config import DEFAULT_MODEL
+from forkdecode.constraints.catalogues import Catalogues, Source
 from forkdecode.engine.port import Job
 from forkdecode.engine.sizing import Capacity
 from forkdecode.llm.session import ModelChoice, Session
@@ -32,7 +33,8 @@ class LLM:
     model: the default model's name, a folder, a .gguf file, a hub id, or a transformers model (with
     its tokenizer). dtype: "auto", "float32", "bfloat16", "float16". threads: torch's threads, the
     usable cores by default. max_positions: serve fewer positions than the model has; rope types
-    "dynamic" and "longrope" need it. Other keywords are EngineConfig's: block_size, kv_memory, ...
+    "dynamic" and "longrope" need it. catalogues: what FromCatalogue can name: files of catalogues, or
+    Catalogue objects, by name. Other keywords are EngineConfig's: block_size, kv_memory, ...
 
     Raises ModelLoadError for a model that can't be had or served, CapacityError when the KV cache
     does not fit, InvalidRequestError for a wrong setting.
@@ -47,10 +49,11 @@ class LLM:
         device: str = "auto",
         threads: int | None = None,
         max_positions: int | None = None,
+        catalogues: Mapping[str, Source] | None = None,
         **config: Any,
     ) -> None:
         choice = ModelChoice(model, tokenizer, dtype, device, threads, max_positions)
-        self._session = Session(choice, config)
+        self._session = Session(choice, config, catalogues)
 
     @property
     def info(self) -> ModelInfo:
@@ -61,6 +64,11 @@ class LLM:
     def tokenizer(self) -> Any | None:
         """transformers' tokenizer of the model, or None."""
         return self._session.engine.tokenizer
+
+    @property
+    def catalogues(self) -> Catalogues:
+        """What FromCatalogue can name; may be changed while requests run, which keep theirs."""
+        return self._session.catalogues
 
     @property
     def capacity(self) -> Capacity:

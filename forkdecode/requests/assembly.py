@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from forkdecode.calls.ranking import ranked
+from forkdecode.constraints.items import item_key
 from forkdecode.errors import CancelledError, CapacityError, ForkdecodeError
 from forkdecode.requests.beam_text import BeamText
 from forkdecode.results import (
@@ -37,7 +38,7 @@ from forkdecode.scheduler.events import (
 from forkdecode.scheduler.request import DecodeRequest
 from forkdecode.text.detokenizer import Detokenizer
 from forkdecode.text.token_bytes import TokenBytes
-from forkdecode.types import BestOf, Continuations, Sample
+from forkdecode.types import SEEDED, Continuations
 
 
 class TextRules:
@@ -134,7 +135,7 @@ class Assembler:
     def _as_result(self, candidates: tuple[Candidate, ...], usage: Usage) -> DecodeResult:
         request = self._request
         assert not isinstance(request.strategy, Continuations), "a score request decodes nothing"
-        drawn = isinstance(request.strategy, (Sample, BestOf))
+        drawn = isinstance(request.strategy, SEEDED)
         return DecodeResult(
             request_id=request.request_id,
             prompt_token_ids=tuple(request.prompt.tolist()),
@@ -155,6 +156,7 @@ class Assembler:
                 selection_logprob=record.selection_logprob,
                 score=record.score,
                 logprobs=record.logprobs,
+                item=item_key(self._request.constraint, record.token_ids),
             )
             for record in records
         )

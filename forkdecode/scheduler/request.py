@@ -72,6 +72,8 @@ class DecodeRequest:
     constraint_start: int | None = None
     """Tokens of the prompt before those that the constraint holds for already, as `constraint` knows; None:
     it begins after the prompt."""
+    catalogue: str | None = None
+    """The digest of the catalogue that the constraint is from, so that who makes it anew takes the same."""
 
     @property
     def prompt_len(self) -> int:

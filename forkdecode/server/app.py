@@ -131,7 +131,7 @@ class Server:
     async def start(self, backend: Backend) -> None:
         """Serves `backend` on the port that bind() took."""
         recorder = Recorder(self._log, self._metrics)
-        requests = RequestMaker(backend.tokenizer, backend.info)
+        requests = RequestMaker(backend.tokenizer, backend.info, backend.catalogues)
         guard = Guard(self._settings.tokens, self._running, recorder)
         courier = Courier(self._loop, backend.bell)
         self._servicer = Servicer(
@@ -235,6 +235,7 @@ def _served_model(backend: Backend, settings: ServerSettings) -> ServedModel:
         has_tokenizer=tokenizer is not None,
         version=version("forkdecode"),
         max_request_bytes=settings.max_request_bytes,
+        catalogues=() if backend.catalogues is None else backend.catalogues.names(),
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from forkdecode.constraints.catalogues import Catalogues
 from forkdecode.engine.port import EnginePort
 from forkdecode.engine.sizing import Capacity
 from forkdecode.engine.supervisor import EngineState
@@ -42,7 +43,7 @@ class Backend:
     """An engine that runs, the model that it serves, and transformers' tokenizer or None.
 
     bell: rung after each step, so that its events are taken as a whole; without one they are taken as
-    they come, and a step may be sent in pieces.
+    they come, and a step may be sent in pieces. catalogues: what constraints may be from.
     """
 
     engine: EnginePort
@@ -51,3 +52,4 @@ class Backend:
     tokenizer: Any | None
     watch: Watch = always_serving
     bell: StepBell | None = None
+    catalogues: Catalogues | None = None

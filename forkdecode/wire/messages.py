@@ -17,7 +17,7 @@ class Start:
     """The first message to a new engine process: what to load and how.
 
     threads None takes the cores that the process may use. scratch: a folder for files that the front
-    end is to read. journal: where to write the step journal, or None.
+    end is to read. journal: where to write the step journal, or None. catalogues: names and files.
     """
 
     model: str
@@ -28,6 +28,7 @@ class Start:
     config: EngineConfig
     scratch: str
     journal: str | None
+    catalogues: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
