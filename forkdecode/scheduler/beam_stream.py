@@ -9,7 +9,7 @@ import numpy as np
 
 from forkdecode.scheduler.events import BeamStep, GroupEvent, TokensCommitted
 from forkdecode.step import I32, I64
-from forkdecode.strategies.history import History
+from forkdecode.strategies.history import SPAN, History
 from forkdecode.strategies.hypotheses import F64, HypothesisBatch
 from forkdecode.strategies.policy import Decision, GroupRows, Policy
 from forkdecode.types import Options
@@ -95,10 +95,11 @@ class CommonPrefix:
     would return if nothing else finished: one that is ranked behind them never comes back. Neither
     set is ever joined by what does not begin like it, so the prefix only grows, and all of it is final.
 
-    A beam's rows of one parent differ in their tokens, so candidates begin alike where they have one
-    ancestor row. Kept is each candidate's ancestor at the open level, the first that is not common;
-    it moves with the parents. Only when all agree there is anybody's history walked. A hypothesis's
-    last token is in no row: the row that it ended leads on by other tokens alone.
+    Kept is each candidate's ancestor at the open level, the first that is not common; it moves with the
+    parents. What comes before is common, so the tokens of the ancestors tell whether that level is: rows
+    of one parent differ in them, rows of different groups of a diverse beam may not. Only when all agree
+    there is anybody's history walked. A hypothesis's last token is in no row: what ended it, whatever
+    row it was, ends every row of the same tokens.
     """
 
     def __init__(self) -> None:
@@ -116,7 +117,9 @@ class CommonPrefix:
             self._ended = self._join(finished, returnable)
         at_open_level = history.steps == self.count + 1
         self._live = np.arange(len(parents), dtype=np.int32) if at_open_level else self._live[parents]
-        if not _all(self._live, self._live[0]) or not _all(self._ended.ancestor, self._live[0]):
+        if (self._ended.ancestor == _NONE).any():
+            return False
+        if not _equal(history.step(self.count)[1][np.concatenate([self._live, self._ended.ancestor])]):
             return False
         self._grow(history)
         return True
@@ -143,28 +146,32 @@ class CommonPrefix:
         rows = np.concatenate([np.arange(live, dtype=np.int32), self._ended.row])
         high = int(steps.min())
         at_high = _ancestors(history, steps, rows, high)
-        if _all(at_high, at_high[0]):
-            self.count = high
+        self.count = _first_difference(history, np.unique(at_high), self.count + 1, high)
+        if self.count < high:
+            ancestors = history.ancestors(high, at_high, self.count + 1)
+        else:
             reach = steps > high
             ancestors = np.full(len(rows), _NONE, np.int32)
             if reach.any():
                 ancestors[reach] = _ancestors(history, steps[reach], rows[reach], high + 1)
-        else:
-            low = self.count + 1
-            while high - low > 1:
-                middle = (low + high) // 2
-                at_middle = history.ancestors(high, at_high, middle)
-                if _all(at_middle, at_middle[0]):
-                    low = middle
-                else:
-                    high, at_high = middle, at_middle
-            self.count, ancestors = low, at_high
         self._live = ancestors[:live]
         self._ended = self._ended._replace(ancestor=ancestors[live:])
 
 
-def _all(values: I32, value: np.int32) -> bool:
-    return bool((values == value).all())
+def _first_difference(history: History, rows: I32, low: int, high: int) -> int:
+    """How many tokens the rows, as after `high` steps, begin with alike: `low` they do, `high` they have."""
+    while low < high:
+        level = min(high, low + SPAN)
+        tokens = history.tokens(level, history.ancestors(high, rows, level), low)
+        alike = (tokens == tokens[0]).all(0)
+        if not alike.all():
+            return low + int(alike.argmin())
+        low = level
+    return high
+
+
+def _equal(values: I64) -> bool:
+    return bool((values == values[0]).all())
 
 
 def _key(batch: HypothesisBatch) -> I64:

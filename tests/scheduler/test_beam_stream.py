@@ -19,7 +19,7 @@ from forkdecode.strategies.history import History
 from forkdecode.strategies.hypotheses import EOS, NO_HYPOTHESES, Hypotheses, HypothesisBatch
 from forkdecode.text.stop import StopAutomaton
 from forkdecode.text.token_bytes import TokenBytes
-from forkdecode.types import Beam, Greedy, Sample, StochasticBeam
+from forkdecode.types import Beam, DiverseBeam, Greedy, LengthNormalised, Sample, StochasticBeam
 from tests.scheduler.committed_reference import Tokens, committed
 from tests.scheduler.engines import VOCAB, assert_idle, decode_alone, renamed, request, tokens, toy_engine
 
@@ -217,16 +217,30 @@ def candidates(group: SequenceGroup) -> tuple[list[Tokens], list[Tokens]]:
 
 
 @st.composite
-def strategies(draw: st.DrawFn) -> Beam | StochasticBeam:
+def strategies(draw: st.DrawFn) -> Beam | DiverseBeam | StochasticBeam:
     width = draw(st.integers(1, MAX_WIDTH))
-    if draw(st.booleans()):
+    kind = draw(st.sampled_from([Beam, DiverseBeam, StochasticBeam]))
+    if kind is StochasticBeam:
         seed, temperature = draw(st.integers(0, 99)), draw(st.sampled_from([0.5, 1.0, 2.0]))
         return StochasticBeam(width, temperature, top_k=draw(st.sampled_from([0, 3])), seed=seed)
     early: Any = draw(st.sampled_from([True, False, "never"]))
+    if kind is DiverseBeam:
+        groups = draw(st.integers(1, 3))
+        return DiverseBeam(
+            width=groups * draw(st.integers(1, 3)),
+            groups=groups,
+            diversity_penalty=draw(st.sampled_from([0.0, 0.3, 2.0])),
+            num_return_sequences=draw(st.none() | st.integers(1, groups)),
+            early_stopping=early,
+        )
     patience = draw(st.sampled_from([0.5, 1.0, 2.0])) if early is True else 1.0
-    pool = Beam(width, early_stopping=early, patience=patience).pool_size
+    widths = draw(st.lists(st.integers(1, width), max_size=4))
+    widths += [width] if widths else []
+    pool = Beam(width, early_stopping=early, patience=patience, widths=tuple(widths)).pool_size
     return Beam(
         width=width,
+        widths=tuple(widths),
+        sibling_penalty=draw(st.sampled_from([0.0, 0.5])),
         num_return_sequences=draw(st.one_of(st.none(), st.just(1), st.integers(1, pool))),
         length_penalty=draw(st.sampled_from([0.0, 1.0, 1.5, -1.0])),
         early_stopping=early,
@@ -287,6 +301,19 @@ def test_committed_is_final_and_as_long_as_it_can_be(
     assert_idle(engine)
 
 
+def test_groups_of_a_diverse_beam_commit_what_they_have_in_common() -> None:
+    """Rows of different groups take the same tokens, from the first step on: without a penalty always."""
+    engine = toy_engine()
+    engine._runner.sharpness = 4.0
+    what = request("x", [5, 6], DiverseBeam(4, 2, 0.0, num_return_sequences=1), max_tokens=90)
+    what = dataclasses.replace(what, stream=True)
+    engine.submit(what)
+    listener = Listener(engine, what)
+    while listener.last is None:
+        listener.step()
+    assert len(listener.committed) > 20
+
+
 def test_beams_do_commit() -> None:
     """With hypotheses in the pool, and more than a block of history behind: what the property is about."""
     counts = []
@@ -305,7 +332,11 @@ def test_beams_do_commit() -> None:
     assert counts[1] > 0
 
 
-@pytest.mark.parametrize("strategy", [Beam(width=5), StochasticBeam(5, seed=3)], ids=["beam", "stochastic"])
+@pytest.mark.parametrize(
+    "strategy",
+    [Beam(width=5, scorer=LengthNormalised()), DiverseBeam(6, 3), StochasticBeam(5, seed=3)],
+    ids=["beam", "diverse", "stochastic"],
+)
 def test_streaming_changes_no_result(strategy: Any) -> None:
     what = request("x", [5, 6], strategy, eos=[1, 2], max_tokens=20)
     streamed = dataclasses.replace(renamed(what, "y"), stream=True)
@@ -317,7 +348,9 @@ def test_streaming_changes_no_result(strategy: Any) -> None:
     assert tokens(listener.last.candidates) == tokens(decode_alone(what))
 
 
-@pytest.mark.parametrize("strategy", [Greedy(), Sample(n=2, seed=1), Beam(width=3), Beam(width=1)], ids=str)
+@pytest.mark.parametrize(
+    "strategy", [Greedy(), Sample(n=2, seed=1), Beam(width=3), Beam(width=1), DiverseBeam()], ids=str
+)
 def test_who_does_not_listen_to_a_beam_pays_nothing(strategy: Any) -> None:
     engine = toy_engine()
     what = request("x", [5, 6], strategy, max_tokens=5)
@@ -325,7 +358,7 @@ def test_who_does_not_listen_to_a_beam_pays_nothing(strategy: Any) -> None:
         engine.submit(dataclasses.replace(what, request_id=str(stream), stream=stream))
     streams = [engine.scheduler._groups[str(stream)].beam_stream for stream in (False, True)]
     assert streams[0] is None
-    assert (streams[1] is not None) == isinstance(strategy, Beam)
+    assert (streams[1] is not None) == isinstance(strategy, (Beam, DiverseBeam))
 
 
 def test_a_hypothesis_that_may_not_be_returned_holds_nothing_back() -> None:
