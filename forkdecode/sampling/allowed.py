@@ -58,17 +58,38 @@ def lists_of(allowed: AllowedLists, request: SelectionRequest) -> TokenLists:
     )
 
 
-def apply_allowed(values: torch.Tensor, request: SelectionRequest, first: int, last: int) -> None:
+def listed(request: SelectionRequest) -> TokenLists:
+    """The lists of a request for which reads_lists holds."""
+    allowed = allowed_of(request)
+    assert isinstance(allowed, AllowedLists), "told by bits"
+    return lists_of(allowed, request)
+
+
+def reads_lists(request: SelectionRequest) -> bool:
+    """Whether lists of allowed tokens are all that changes this step's logits."""
+    lists_only = is_masked(request) and not request.processors.active(request.num_generated)
+    return lists_only and isinstance(allowed_of(request), AllowedLists)
+
+
+def apply_allowed(
+    values: torch.Tensor, request: SelectionRequest, first: int, last: int, *, threads: int = 1
+) -> None:
     """Sets what rows first .. last of the group may not continue with to -inf; values are theirs, [r, V]."""
     if not is_masked(request):
         return
     allowed = allowed_of(request)
     if isinstance(allowed, AllowedBits):
-        keep_bits(values, allowed.words[first:last])
+        keep_bits(values, allowed.words[first:last], threads=threads)
     elif allowed is not None:
         lists = lists_of(allowed, request)
         # End-of-sequence ids that wait for min_tokens are masked already, and stay so.
-        keep_listed(values, lists.part(first, last))
+        keep_listed(values, lists.part(first, last), threads=threads)
+
+
+def may_end(request: SelectionRequest) -> bool:
+    """Whether the constraint may end candidates in this step."""
+    allowed = allowed_of(request)
+    return isinstance(allowed, AllowedLists) and allowed.ends is not None
 
 
 def still_open(request: SelectionRequest, finishing_ids: I64 | None) -> int | None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from forkdecode.sampling.allowed import ended, still_open
+from forkdecode.sampling.allowed import ended, listed, may_end, still_open
 from forkdecode.sampling.group_logits import (
     NonFiniteLogitsError,
     group_rows,
@@ -19,6 +20,8 @@ from forkdecode.sampling.group_logits import (
 )
 from forkdecode.sampling.top_logprobs import TopCollector
 from forkdecode.step import F32, Bools, RowTopK, SelectionRequest, SelectionResult, TopK, TopLogprobs
+from forkdecode_kernels.allowed import TokenLists
+from forkdecode_kernels.listed_topk import listed_topk
 from forkdecode_kernels.topk import Continuations, RowGroups, beam_topk
 
 TopKRequest = tuple[SelectionRequest, TopK]
@@ -59,6 +62,28 @@ def topk_processed(
         raw = raw_logprobs(logits, rows, found.tokens, logsumexp[index][found.rows])
         results.append(_result(request, found, raw, top.of(index)))
     return results
+
+
+def topk_listed(
+    logits: torch.Tensor, requests: Sequence[TopKRequest], *, threads: int
+) -> list[SelectionResult]:
+    """Groups of which nothing is known but lists of allowed tokens: their logits are read for their sum, and
+    of the rest the lists alone. What comes out is topk_processed's, bit for bit."""
+    results = []
+    for request, choice in requests:
+        base = choice.base.astype(np.float32)
+        best_of = partial(_best_listed, group_rows(logits, request), listed(request), base, threads)
+        best = best_of(choice.k)
+        if not best.valid:
+            results.append(SelectionResult.failed(request.group_id, f"non-finite logits {where(request)}"))
+            continue
+        found = _enlarged(best, request, choice, logits.shape[1], best_of)
+        results.append(_result(request, found, found.logprobs, None))
+    return results
+
+
+def _best_listed(logits: torch.Tensor, lists: TokenLists, base: F32, threads: int, k: int) -> Continuations:
+    return listed_topk(logits, lists, base, k, threads=threads).best
 
 
 def _result(
@@ -140,13 +165,19 @@ def _enlarged(
 ) -> Continuations:
     """Double k until `live` candidates go on, or as many as the constraint leaves, or no legal one is left
     out."""
-    possible = still_open(request, choice.finishing_ids)
-    if choice.finishing is None and choice.finishing_ids is None and possible is None:
+    if choice.finishing is None and choice.finishing_ids is None and not may_end(request):
         return best
-    k, live = choice.k, choice.live if possible is None else min(choice.live, possible)
+    k, wanted = choice.k, choice.live
     while len(best.tokens) >= k and k < request.rows * vocab:
-        if int((~finishes(best, request, choice)).sum()) >= live:
+        live = int((~finishes(best, request, choice)).sum())
+        if live >= wanted:
             break
+        # To count takes longer than to see that enough are there.
+        possible = still_open(request, choice.finishing_ids) if k == choice.k else None
+        if possible is not None:
+            wanted = min(wanted, possible)
+            if live >= wanted:
+                break
         k *= 2
         best = again(k)
     return best

@@ -88,7 +88,7 @@ def processed_chunks(
             own = slice(start, start + len(piece))
             if not copied.valid[own].all():
                 raise NonFiniteLogitsError(f"non-finite logits {where(piece.request)}")
-            _process(copied.values[own], piece)
+            _process(copied.values[own], piece, threads)
         yield Chunk(tuple(pieces), starts, rows, copied.values, copied.logsumexp)
 
 
@@ -110,7 +110,7 @@ def _packed(requests: Sequence[SelectionRequest], limit: int) -> Iterator[list[P
         yield pieces
 
 
-def _process(values: torch.Tensor, piece: Piece) -> None:
+def _process(values: torch.Tensor, piece: Piece, threads: int) -> None:
     request = piece.request
     if not is_active(request):
         return
@@ -121,7 +121,7 @@ def _process(values: torch.Tensor, piece: Piece) -> None:
             raise ValueError(f"generated is {request.generated.shape}, not {expected}")
         history = RowHistory.of(request.prompt, request.generated[piece.first : piece.last], values.device)
     apply_processors(values, request.processors, history, request.num_generated)
-    apply_allowed(values, request, piece.first, piece.last)
+    apply_allowed(values, request, piece.first, piece.last, threads=threads)
 
 
 def raw_logprobs(

@@ -7,13 +7,15 @@ depends on its own rows and request only, bit for bit.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
 import torch
 
-from forkdecode.sampling.allowed import settled
-from forkdecode.sampling.beams import check_topk, topk_plain, topk_processed
+from forkdecode.allowed import Allowed, AllowedBits, AllowedLists, Ready
+from forkdecode.sampling.allowed import reads_lists, settled
+from forkdecode.sampling.beams import check_topk, topk_listed, topk_plain, topk_processed
 from forkdecode.sampling.gather import check_gather, gather_named
 from forkdecode.sampling.group_logits import is_active
 from forkdecode.sampling.perturbed import check_gumbel, perturbed_best
@@ -90,7 +92,8 @@ def _select(
         else:
             done[i] = SelectionResult.failed(request.group_id, f"{type(choice).__name__} is not known here")
     _serve(logits, draws, check=check_draw, ways=(draw_plain, draw_processed), threads=workers, done=done)
-    _serve(logits, topks, check=check_topk, ways=(topk_plain, topk_processed), threads=workers, done=done)
+    beams = (topk_plain, topk_processed, topk_listed)
+    _serve(logits, topks, check=check_topk, ways=beams, threads=workers, done=done)
     _serve(logits, by_row, check=check_rows, ways=(rows_plain, rows_processed), threads=workers, done=done)
     both = (gather_named, gather_named)
     _serve(logits, gathers, check=check_gather, ways=both, threads=workers, done=done)
@@ -115,7 +118,18 @@ def warm_up(threads: int = 1) -> None:
             for choice in (draw, topk, by_row, perturbed)
             for num_logprobs in (None, 1)
         ]
-        select(torch.zeros(2, 256, dtype=dtype), asked, threads=threads)
+        ways = [replace(asked[2], allowed=Ready(allowed)) for allowed in _every_form(2, 256)]
+        ways += [replace(one, num_logprobs=1) for one in ways]
+        select(torch.zeros(2, 256, dtype=dtype), [*asked, *ways], threads=threads)
+
+
+def _every_form(rows: int, vocab: int) -> list[Allowed]:
+    """Each way to tell what rows may continue with."""
+    start, ends = np.zeros(rows, np.int64), np.zeros(4, np.bool_)
+    beside, ids = np.ones(rows, np.bool_), np.zeros(1, np.int64)
+    listed = [AllowedLists(np.arange(4, dtype=np.int32), start, start + 4, e) for e in (None, ends)]
+    also = AllowedLists(listed[0].tokens, start, start + 4, None, beside, ids)
+    return [*listed, also, AllowedBits(np.full((rows, vocab // 32), 5, np.uint32))]
 
 
 def _serve(
@@ -123,21 +137,30 @@ def _serve(
     work: Sequence[tuple[int, SelectionRequest, Choice]],
     *,
     check: Callable[[torch.Tensor, SelectionRequest, Choice], None],
-    ways: tuple[Callable[..., list[SelectionResult]], Callable[..., list[SelectionResult]]],
+    ways: Sequence[Callable[..., list[SelectionResult]]],
     threads: int,
     done: dict[int, SelectionResult],
 ) -> None:
-    """ways: for groups whose logits are read as they are, and for the others."""
-    sorted_out: tuple[list[tuple[int, SelectionRequest, Choice]], ...] = ([], [])
+    """ways: for groups whose logits are read as they are, for the others, and perhaps for those of the others
+    whose logits lists of allowed tokens alone change."""
+    sorted_out: list[list[tuple[int, SelectionRequest, Choice]]] = [[] for _ in ways]
     for i, request, choice in work:
         try:
             check(logits, request, choice)
         except ValueError as error:
             done[i] = _failed(request, error)
             continue
-        sorted_out[is_active(request) or request.num_logprobs is not None].append((i, request, choice))
+        sorted_out[_way(request, len(ways))].append((i, request, choice))
     for groups, way in zip(sorted_out, ways, strict=True):
         _serve_together(logits, groups, way, threads, done)
+
+
+def _way(request: SelectionRequest, ways: int) -> int:
+    if request.num_logprobs is not None:
+        return 1
+    if ways > 2 and reads_lists(request):
+        return 2
+    return int(is_active(request))
 
 
 def _serve_together(

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from forkdecode_kernels.cpu.selection import allowed as cpu
 from forkdecode_kernels.reference import allowed as reference
 
 
@@ -44,28 +45,39 @@ class TokenLists:
             raise ValueError(f"an allowed token is not among the vocabulary's {vocab}")
 
 
-def keep_listed(values: torch.Tensor, lists: TokenLists) -> None:
+def keep_listed(values: torch.Tensor, lists: TokenLists, *, threads: int = 1) -> None:
     """Sets what is not in its row's list to -inf; values [R, V] float32, in place."""
     lists.check(values.shape[1])
-    reference.keep_listed(values, lists.tokens, *_rows(lists))
+    if len(lists.start) != len(values):
+        raise ValueError(f"lists of {len(lists.start)} rows for values {tuple(values.shape)}")
+    if values.device.type == "cpu":
+        cpu.keep_listed(values, lists.tokens, *_rows(lists), threads)
+    else:
+        reference.keep_listed(values, lists.tokens, *_rows(lists))
 
 
-def keep_bits(values: torch.Tensor, words: NDArray[np.uint32]) -> None:
-    """Sets token t of row r to -inf unless bit t % 32 of words[r, t // 32] is set; values [R, V], in place."""
+def keep_bits(values: torch.Tensor, words: NDArray[np.uint32], *, threads: int = 1) -> None:
+    """Sets token t of row r to -inf unless bit t % 32 of words[r, t // 32] is set; values [R, V] float32,
+    in place."""
     vocab = values.shape[1]
     if words.shape != (len(values), -(-vocab // 32)):
         raise ValueError(f"a mask of {len(values)} rows of {vocab} bits can't be {words.shape}")
-    reference.keep_bits(values, words)
+    if values.device.type == "cpu":
+        cpu.keep_bits(values, words, threads)
+    else:
+        reference.keep_bits(values, words)
 
 
-def find_entries(lists: TokenLists, rows: NDArray[np.int64], tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+def find_entries(
+    lists: TokenLists, rows: NDArray[np.int32] | NDArray[np.int64], tokens: NDArray[np.int64]
+) -> NDArray[np.int64]:
     """[N] Which entry of `lists.tokens` tokens[i] is in the list of row rows[i]; -1 where it is none."""
-    return reference.find_entries(lists.tokens, lists.start[rows], lists.stop[rows], tokens)
+    return cpu.find_entries(lists.tokens, lists.start, lists.stop, rows.astype(np.int64), tokens)
 
 
 def count_open(lists: TokenLists) -> int:
     """How many entries of the rows' lists are not in `ends`."""
-    return reference.count_open(lists.start, lists.stop, lists.ends)
+    return cpu.count_open(lists.start, lists.stop, lists.ends)
 
 
 def _rows(
