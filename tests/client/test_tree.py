@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from forkdecode import LLM, AsyncClient, Client, Greedy, NodeDelta, NodePath, Sample, TreeLimits
 from forkdecode.calls.tree import AsyncTree, Node, Tree
+from forkdecode.constraint_types import FromCatalogue, Regex
 from forkdecode.errors import (
     CapacityError,
     EngineClosedError,
@@ -23,6 +25,8 @@ from forkdecode.errors import (
 from tests.server.servers import Running
 
 PROMPT = "hello you"
+WORDS = Regex("([ab]{2} ){4}c")
+MANY = Regex("([abc]{3}[xyz])*")
 
 
 def told(node: Node) -> tuple[Any, ...]:
@@ -45,14 +49,17 @@ def script(tree: Tree) -> list[Any]:
     drawn = tree.decode(twins, Sample(), seed=7, max_tokens=5)
     events = list(tree.stream(cut, Sample(2), max_tokens=4))
     assert sum(len(e.token_ids) for e in events if isinstance(e, NodeDelta)) <= 8
-    found += map(told, [*first, *second, *again, given, cut, *twins, *drawn])
+    held = tree.decode(twins[0], Sample(2), max_tokens=3, constraint=WORDS)
+    more = tree.decode(held, Sample(), max_tokens=20, constraint=WORDS)
+    assert all(re.fullmatch(WORDS.pattern, held[i].text + more[i].text) for i in range(2))
+    found += map(told, [*first, *second, *again, given, cut, *twins, *drawn, *held, *more])
     found.append(tree.score([*first, given], ["ab", (3, 4)], top_logprobs=2))
     found.append(tree.score(first[1]))
     tree.pin(first[2], 10.0)
     tree.unpin(first[2])
     tree.prune(first[1])
     tree.finish(drawn[0])
-    found.append(tree.export([tree.root, first[0], given]))
+    found.append(tree.export([tree.root, first[0], given, twins[0], held[0]]))
     found += map(told, tree.nodes)
     found += map(told, tree.import_(found[-1 - len(tree.nodes)]))
     return found
@@ -100,6 +107,7 @@ def any_change(draw: random.Random, tree: Tree) -> Callable[[Tree], Any]:
     changes: list[Callable[[Tree], Any]] = [
         lambda tree: tree.decode(tree.node(number), Sample(count, temperature=2.0), max_tokens=count),
         lambda tree: tree.decode(tree.node(number), max_tokens=count, logprobs=1),
+        lambda tree: tree.decode(tree.node(number), Sample(count), max_tokens=count, constraint=MANY),
         lambda tree: tree.extend(tree.node(number), text),
         lambda tree: tree.fork(tree.node(number), count),
         lambda tree: tree.truncate(tree.node(number), length),
@@ -158,6 +166,9 @@ class TestTheSameAsInProcess:
             lambda tree: tree.decode(tree.root, Sample(), max_tokens=100_000),
             lambda tree: tree.decode([tree.root, tree.root]),
             lambda tree: tree.decode(tree.root, allowed_token_ids=(10**6,)),
+            lambda tree: tree.decode(tree.root, constraint=Regex("(")),
+            lambda tree: tree.decode(tree.root, constraint=FromCatalogue("nobody knows")),
+            lambda tree: tree.decode(tree.root, constraint="(a)"),
             lambda tree: tree.fork(tree.root, 0),
             lambda tree: tree.fork(tree.root, 100),
             lambda tree: tree.extend(tree.root, ""),

@@ -9,7 +9,11 @@ import pytest
 from numpy.typing import NDArray
 
 from forkdecode.allowed import Allowed, AllowedBits, AllowedLists
+from forkdecode.constraint_types import Regex
 from forkdecode.constraints.continued import Continued, Standing, continued, standing
+from forkdecode.constraints.grammar import Grammars
+from forkdecode.text.token_bytes import token_bytes
+from tests.llm.models import EOS_ID, TOKENIZER, VOCAB, ids
 
 A, B, EOS = 40, 3, 0
 """A state that reads A or B goes on: 0 -A-> 1 -B-> 2, which accepts, and 2 -A-> 1."""
@@ -111,3 +115,31 @@ def test_an_entry_that_ends_completes_it(tokens: tuple[int, ...], expected: Stan
 def test_what_is_known_is_not_asked_for() -> None:
     """A and B have been seen to be allowed; under this form they would complete it."""
     assert standing(Automaton("ends"), _ids(A, B, A), known=2) == "open"
+
+
+@pytest.mark.parametrize("opening", [False, True])
+@pytest.mark.parametrize("text", ["", "a", "ab ab c", "ab ab cc", "abab"])
+def test_a_grammar_that_reads_at_once_is_where_it_is_when_it_reads_one_by_one(
+    text: str, opening: bool
+) -> None:
+    tokens = token_bytes(TOKENIZER, len(VOCAB))
+    grammars = Grammars(tokens, len(VOCAB), (EOS_ID,))
+    try:
+        made = grammars.of(Regex("(ab ?)+c*"), opening=opening)
+        at_once, rows = made.after(_ids(*ids(text))), made.rows()
+        for token in ids(text):
+            rows = rows.next(np.zeros(1, np.int32), _ids(token))
+        for _ in range(2):  # rows that have given their matcher away read once more
+            assert _words(at_once.get()) == _words(rows.get())
+            for token in ids("c"):
+                step = np.zeros(2, np.int32), _ids(token, token)
+                if text.endswith(("b", "c")):
+                    assert _words(at_once.next(*step).get()) == _words(rows.next(*step).get())
+    finally:
+        grammars.close()
+
+
+def _words(allowed: Allowed) -> list[list[int]]:
+    assert isinstance(allowed, AllowedBits)
+    found: list[list[int]] = allowed.words.tolist()
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import random
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,7 @@ from forkdecode import (
     TreeLimits,
 )
 from forkdecode.calls.tree import Node
+from forkdecode.constraint_types import JsonSchema
 from forkdecode.tree.lineages import decode_seed
 from tests.llm.models import PROMPT, TOKENIZER, ids, opened, tiny_llama
 
@@ -79,6 +81,47 @@ def test_a_tree_from_prompt_to_answer(llm: LLM) -> None:
         assert tail.is_finished
         with pytest.raises(InvalidRequestError, match="finished"):
             tree.decode(tail)
+
+
+SCHEMA = JsonSchema(
+    {
+        "type": "object",
+        "properties": {
+            "a": {"enum": ["left", "right"]},
+            "b": {"type": "integer", "minimum": 0, "maximum": 99},
+        },
+        "required": ["a", "b"],
+        "additionalProperties": False,
+    }
+)
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_under_a_grammar_pieces_make_whole_texts(llm: LLM, number: int) -> None:
+    """Pieces of any length, by max_tokens, a step delimiter, or given."""
+    draw = random.Random(number)
+    whole = llm.decode(PROMPT, constraint=SCHEMA, max_tokens=120).candidates[0]
+    assert json.loads(whole.text).keys() == {"a", "b"}
+    with llm.tree(PROMPT, seed=number) as tree:
+        [node] = tree.decode(tree.root, max_tokens=draw.randint(1, 9), constraint=SCHEMA)
+        while not node.is_finished:
+            step = draw.choice([(), ("e", '"')])
+            [node] = tree.decode(node, max_tokens=draw.randint(1, 9), step=step, constraint=SCHEMA)
+        assert node.completion == whole.text
+        leaves = tree.decode(tree.root, Sample(6), max_tokens=draw.randint(1, 9), constraint=SCHEMA)
+        done = []
+        while leaves:
+            done += [leaf for leaf in leaves if leaf.is_finished]
+            leaves = [leaf for leaf in leaves if not leaf.is_finished]
+            for i, leaf in enumerate(leaves):
+                if leaf.num_tokens > tree.root.num_tokens + 1:
+                    leaves[i] = tree.extend(tree.truncate(leaf, leaf.num_tokens - 1), leaf.token_ids[-1:])
+            if leaves:
+                leaves = tree.decode(leaves, Sample(), max_tokens=draw.randint(1, 9), constraint=SCHEMA)
+        for leaf in done:
+            found = json.loads(leaf.completion)
+            assert found["a"] in ("left", "right")
+            assert 0 <= found["b"] <= 99
 
 
 def test_nodes_are_what_ordinary_requests_give(llm: LLM) -> None:
