@@ -162,6 +162,57 @@ def show(
     show_tree(file, output, only=only, until=until, tokenizer=tokenizer)
 
 
+catalogues = typer.Typer(help="Sets of items that candidates are held to.", no_args_is_help=True)
+app.add_typer(catalogues, name="catalogue")
+
+
+@catalogues.callback()
+def catalogue() -> None:
+    """Sets of items that candidates are held to."""
+
+
+@catalogues.command("build")
+def build_catalogue(
+    items: Annotated[
+        Path,
+        typer.Argument(
+            metavar="ITEMS",
+            exists=True,
+            dir_okay=False,
+            help='A line an item: {"id": ..., "tokens": [...]}, {"id": ..., "text": ...}, or plain text.',
+        ),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", dir_okay=False, help="The catalogue; one that is there is replaced."),
+    ],
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="Whose tokens these are; its tokenizer makes tokens of texts."),
+    ] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Make a catalogue of a file of items."""
+    from forkdecode.cli.catalogue import build
+
+    build(items, output, model=model, as_json=as_json)
+
+
+@catalogues.command("info")
+def catalogue_info(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="Of `catalogue build`.")
+    ],
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Read through a catalogue and say what it holds."""
+    from forkdecode.cli.catalogue import show
+
+    show(file, as_json=as_json)
+
+
 @app.command()
 @with_flags(ENGINE_FLAGS)
 def serve(

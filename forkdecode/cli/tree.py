@@ -10,8 +10,8 @@ import typer
 
 from forkdecode.calls.picture import Picture, page
 from forkdecode.calls.tree.exported import exported_picture
-from forkdecode.config import DEFAULT_MODEL
-from forkdecode.errors import InvalidRequestError, invalid
+from forkdecode.cli.tokenizer import open_tokenizer
+from forkdecode.errors import invalid
 from forkdecode.tree_types import NodePath
 
 _ALLOWED = "what Tree.save wrote, exported nodes as JSON (a list, or one a line), or a step journal"
@@ -69,17 +69,7 @@ def _journal(path: Path, only: str | None, until: int | None, tokenizer: str | N
 
 
 def _opened(name: str) -> Any:
-    """The bytes of a tokenizer's tokens."""
-    from transformers import AutoTokenizer
-
-    from forkdecode.model.default_model import SMOLLM2, ensure
+    """The bytes of a tokenizer's tokens. Raises InvalidRequestError."""
     from forkdecode.text.token_bytes import token_bytes
 
-    load: Any = AutoTokenizer.from_pretrained
-    try:
-        return token_bytes(load(str(ensure(SMOLLM2)) if name == DEFAULT_MODEL else name))
-    except InvalidRequestError:
-        raise
-    except Exception as error:  # transformers raises of every kind
-        told = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise invalid("tokenizer", f"{name!r} can't be opened: {told}", "a model's folder or name") from error
+    return token_bytes(open_tokenizer("tokenizer", name))

@@ -72,7 +72,8 @@ class CatalogueBuilder:
         return len(self._lengths)
 
     def add(self, tokens: Sequence[int], key: str | None = None) -> None:
-        """One item. Raises InvalidRequestError."""
+        """One item. Raises InvalidRequestError, and leaves things as they were."""
+        name = None if key is None else check_unicode("keys", key)
         try:
             ids = array("i", tokens) if isinstance(tokens, (list, tuple)) else None
         except (TypeError, OverflowError):
@@ -81,8 +82,8 @@ class CatalogueBuilder:
             ids = array("i", self._checked_ids(tokens))
         self._tokens += ids
         self._lengths.append(len(ids))
-        if key is not None or self._keys is not None:
-            self._add_key(key)
+        if name is not None or self._keys is not None:
+            self._add_key(name)
 
     def add_rows(self, rows: NDArray[np.integer]) -> None:
         """Each row [depth] of an array an item. Raises InvalidRequestError."""
@@ -100,7 +101,7 @@ class CatalogueBuilder:
             return
         text = _KeyText()
         for number, key in enumerate(keys, self._first):
-            text.add(self._checked(key, number))
+            text.add(str(number) if key is None else check_unicode("keys", key))
         if len(text) != len(self):
             raise invalid("keys", f"are {len(text)}", f"{len(self)}, one for each item")
         self._keys = text
@@ -130,11 +131,7 @@ class CatalogueBuilder:
             self._keys = _KeyText()
             for earlier in range(self._first, number):
                 self._keys.add(str(earlier))
-        self._keys.add(self._checked(key, number))
-
-    @staticmethod
-    def _checked(key: str | None, number: int) -> str:
-        return str(number) if key is None else check_unicode(f"keys[{number}]", key)
+        self._keys.add(str(number) if key is None else key)
 
     def _checked_ids(self, tokens: object) -> list[int]:
         name = f"items[{self._first + len(self)}]"

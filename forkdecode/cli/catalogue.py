@@ -1,0 +1,179 @@
+"""`forkdecode catalogue`: from a file of items to a catalogue, and what is in one."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from forkdecode.cli.tokenizer import open_tokenizer
+from forkdecode.constraints.catalogue_build import CatalogueBuilder
+from forkdecode.constraints.catalogue_file import open_catalogue, save_catalogue
+from forkdecode.errors import InvalidRequestError, invalid
+
+_BATCH = 4096
+"""Lines that are tokenized together."""
+_LINE = '{"tokens": [...]} or {"text": ...}, each with an "id" if it has a name'
+Content: TypeAlias = str | list[Any]
+"""Of an item: its text, or its tokens, not checked yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    number: int
+    key: str | None
+    content: Content
+
+
+def build(source: Path, output: Path, *, model: str | None, as_json: bool) -> None:
+    """Writes the catalogue of a file's lines. Raises InvalidRequestError naming the line, OSError."""
+    builder = CatalogueBuilder(first=1)
+    tokens_of = _Tokens(model)
+    console = Console(stderr=True)
+    bar = Progress(console=console, transient=True, disable=not console.is_terminal)
+    with source.open("rb") as file, bar as progress:
+        task = progress.add_task("reading", total=source.stat().st_size)
+        for batch in _batches(_items(file), _BATCH):
+            for item, tokens in zip(batch, tokens_of.each(batch), strict=True):
+                _add(builder, item, tokens)
+            progress.update(task, completed=file.tell())
+    if not len(builder):
+        raise invalid("file", f"{str(source)!r} has no items", "one item a line")
+    save_catalogue(builder.build(model), output)
+    show(output, as_json=as_json)
+
+
+def show(path: Path, *, as_json: bool) -> None:
+    """What a catalogue holds, read through. Raises InvalidRequestError for one that is damaged."""
+    catalogue = open_catalogue(path)
+    catalogue.check()
+    info = catalogue.info
+    facts = {**dataclasses.asdict(info), "bytes": path.stat().st_size}
+    if as_json:
+        typer.echo(json.dumps(facts))
+        return
+    table = Table(box=None, padding=(0, 1), show_header=False, show_edge=False)
+    lengths = f"{info.depth}" if info.shortest == info.depth else f"{info.shortest} to {info.depth}"
+    rows = {
+        "file": str(path),
+        "items": f"{info.items:,}"
+        + (f" ({info.duplicates:,} duplicates left out)" if info.duplicates else ""),
+        "tokens an item": lengths,
+        "token ids": f"up to {info.highest:,}",
+        "ends": f"by EOS alone: {info.prefixes:,} items are the beginning of others"
+        if info.prefixes
+        else "by EOS, or with the item",
+        "nodes": f"{info.nodes:,}",
+        "bytes": f"{facts['bytes']:,}",
+        "model": info.model or "not said",
+        "digest": info.digest,
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    Console().print(table)
+
+
+def _add(builder: CatalogueBuilder, item: _Item, tokens: Sequence[int]) -> None:
+    try:
+        builder.add(tokens, item.key)
+    except InvalidRequestError as error:
+        problem = str(error).split(":", 1)[1].rsplit("; allowed:", 1)[0].strip()
+        part = "id" if error.field == "keys" else "tokens"
+        raise _wrong(item.number, f"its {part}: {problem}", error.limit or _LINE) from None
+
+
+def _wrong(line: int, problem: str, allowed: str = _LINE) -> InvalidRequestError:
+    return invalid(f"line {line}", problem, allowed)
+
+
+def _batches(items: Iterable[_Item], size: int) -> Iterator[list[_Item]]:
+    taken = iter(items)
+    while batch := list(itertools.islice(taken, size)):
+        yield batch
+
+
+def _items(lines: Iterable[bytes]) -> Iterator[_Item]:
+    """Items of JSON, or texts: the first line says which. Empty lines may stand at the end alone."""
+    is_json: bool | None = None
+    empty = 0
+    for number, raw in enumerate(lines, 1):
+        line = raw.rstrip(b"\r\n")
+        if not line.strip():
+            empty = empty or number
+            continue
+        if empty:
+            raise _wrong(empty, "is empty", "an item a line")
+        try:
+            text = line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise _wrong(number, f"is no UTF-8 ({error.reason})", "UTF-8") from None
+        if is_json is None:
+            is_json = text.lstrip().startswith("{")
+        yield _parsed(number, text) if is_json else _Item(number, None, text)
+
+
+def _parsed(number: int, text: str) -> _Item:
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _wrong(number, f"is no JSON ({error})") from None
+    if not isinstance(record, dict):
+        raise _wrong(number, "is no JSON object")
+    if unknown := sorted(record.keys() - {"id", "text", "tokens"}):
+        raise _wrong(number, f"has {unknown[0]!r}, which says nothing")
+    if ("tokens" in record) == ("text" in record):
+        raise _wrong(number, "has tokens and text both, or neither")
+    key = record.get("id")
+    if isinstance(key, bool) or not isinstance(key, (str, int, type(None))):
+        raise _wrong(number, "has an id that is no name", "a text or an integer")
+    content = record.get("text", record.get("tokens"))
+    if not isinstance(content, str if "text" in record else list):
+        raise _wrong(number, "has text that is no text, or tokens that are no list")
+    return _Item(number, None if key is None else str(key), content)
+
+
+class _Tokens:
+    """Tokens of items; those of texts by the model's tokenizer, each text by itself, as it stands."""
+
+    def __init__(self, model: str | None) -> None:
+        self._model = model
+        self._tokenizer: Any | None = None
+
+    def each(self, batch: Sequence[_Item]) -> list[Any]:
+        texts = [item.content for item in batch if isinstance(item.content, str)]
+        made = iter(self._encoded(texts, batch))
+        return [next(made) if isinstance(item.content, str) else item.content for item in batch]
+
+    def _encoded(self, texts: list[str], batch: Sequence[_Item]) -> list[list[int]]:
+        if not texts:
+            return []
+        if self._model is None:
+            number = next(item.number for item in batch if isinstance(item.content, str))
+            raise invalid("model", f"line {number} is a text, which needs a tokenizer", "--model MODEL")
+        if self._tokenizer is None:
+            self._tokenizer = open_tokenizer("model", self._model)
+        try:
+            encoded: list[list[int]] = self._tokenizer(texts, add_special_tokens=False)["input_ids"]
+        except Exception:  # of a text that is no Unicode, tokenizers say nothing that helps
+            raise _unusable(batch) from None
+        return encoded
+
+
+def _unusable(batch: Sequence[_Item]) -> InvalidRequestError:
+    """Of a batch that a tokenizer refuses: the line with a lone surrogate, which JSON can hold."""
+    for item in batch:
+        if isinstance(item.content, str):
+            try:
+                item.content.encode()
+            except UnicodeEncodeError:
+                return _wrong(item.number, "holds a lone surrogate", "valid Unicode text")
+    return _wrong(batch[0].number, "or one soon after is no text for this tokenizer", "texts")
