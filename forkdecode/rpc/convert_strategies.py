@@ -6,12 +6,14 @@ from typing import Any, cast, get_args
 
 from forkdecode.checks import shown
 from forkdecode.errors import invalid
+from forkdecode.rpc.convert_scorers import scorer_of, set_scorer
 from forkdecode.rpc.fields import given
 from forkdecode.rpc.v1 import decode_pb2 as pb
 from forkdecode.types import (
     STRATEGY_NAMES,
     Beam,
     BestOf,
+    DiverseBeam,
     EarlyStopping,
     Greedy,
     RankBy,
@@ -21,7 +23,8 @@ from forkdecode.types import (
 )
 
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p", "seed")
-_BEAM = ("width", "num_return_sequences", "length_penalty", "patience")
+_BEAM = ("width", "num_return_sequences", "length_penalty", "patience", "sibling_penalty")
+_DIVERSE = ("width", "groups", "diversity_penalty", "num_return_sequences", "length_penalty")
 _RANKS: dict[RankBy, pb.RankBy] = {
     name: cast(pb.RankBy, pb.RankBy.Value(f"RANK_BY_{name.upper()}")) for name in get_args(RankBy)
 }
@@ -42,7 +45,10 @@ def strategy_of(request: pb.DecodeRequest | pb.DecodeNodes) -> Strategy:
         case "best_of":
             return _best_of(which.best_of)
         case "beam":
-            return _beam(which.beam)
+            beam = which.beam
+            return Beam(**given(beam, _BEAM), widths=tuple(beam.widths), **_ending(beam))
+        case "diverse_beam":
+            return DiverseBeam(**given(which.diverse_beam, _DIVERSE), **_ending(which.diverse_beam))
         case "stochastic_beam":
             beam = which.stochastic_beam
             return StochasticBeam(**given(beam, ["width"]), **given(beam.sampling, _SAMPLING))
@@ -57,13 +63,16 @@ def _best_of(message: pb.BestOf) -> BestOf:
     return BestOf(**settings)
 
 
-def _beam(message: pb.Beam) -> Beam:
-    settings = given(message, _BEAM)
+def _ending(message: pb.Beam | pb.DiverseBeam) -> dict[str, Any]:
+    """What the two have in common: when they end, and what ranks their hypotheses."""
+    settings: dict[str, Any] = {}
     if message.early_stopping != pb.EARLY_STOPPING_UNSPECIFIED:
         settings["early_stopping"] = _named(
             "early_stopping", pb.EarlyStopping, _STOPPING, message.early_stopping
         )
-    return Beam(**settings)
+    if message.HasField("scorer"):
+        settings["scorer"] = scorer_of(message.scorer)
+    return settings
 
 
 def _named(field: str, kind: Any, known: dict[Any, Any], number: int) -> Any:
@@ -77,7 +86,7 @@ def _named(field: str, kind: Any, known: dict[Any, Any], number: int) -> Any:
 def set_strategy(request: pb.DecodeRequest | pb.DecodeNodes, strategy: Any) -> None:
     """Writes every setting out, so that defaults of another version don't matter.
 
-    Raises InvalidRequestError for a scorer: it is a Python callable and stays where it is.
+    Raises InvalidRequestError for a scorer that is a Python callable: it stays where it is.
     """
     which: Any = request
     match strategy:
@@ -90,12 +99,22 @@ def set_strategy(request: pb.DecodeRequest | pb.DecodeNodes, strategy: Any) -> N
             _set_best_of(which.best_of, strategy)
         case Beam():
             _set(which.beam, strategy, _BEAM)
-            which.beam.early_stopping = _STOPPING[strategy.early_stopping]
+            which.beam.widths.extend(strategy.widths)
+            _set_ending(which.beam, strategy)
+        case DiverseBeam():
+            _set(which.diverse_beam, strategy, _DIVERSE)
+            _set_ending(which.diverse_beam, strategy)
         case StochasticBeam():
             which.stochastic_beam.width = strategy.width
             _set_sampling(which.stochastic_beam.sampling, strategy)
         case _:
             raise invalid("strategy", f"{shown(strategy)} is not a strategy", STRATEGY_NAMES)
+
+
+def _set_ending(message: pb.Beam | pb.DiverseBeam, strategy: Beam | DiverseBeam) -> None:
+    message.early_stopping = _STOPPING[strategy.early_stopping]
+    if strategy.scorer is not None:
+        set_scorer(message.scorer, strategy.scorer)
 
 
 def _set_best_of(message: pb.BestOf, strategy: BestOf) -> None:

@@ -101,4 +101,13 @@ def _strategy_path(name: str, request: pb.DecodeRequest | pb.DecodeNodes) -> str
     if name in names:
         return f"{strategy}.{name}"
     sampled = "sampling" in names and name in pb.Sampling.DESCRIPTOR.fields_by_name
-    return f"{strategy}.sampling.{name}" if sampled else None
+    if sampled:
+        return f"{strategy}.sampling.{name}"
+    return _scorer_path(name, strategy, getattr(request, strategy)) if "scorer" in names else None
+
+
+def _scorer_path(name: str, strategy: str, message: pb.Beam | pb.DiverseBeam) -> str | None:
+    kind = message.scorer.WhichOneof("kind")
+    if kind is None or name not in type(getattr(message.scorer, kind)).DESCRIPTOR.fields_by_name:
+        return None
+    return f"{strategy}.scorer.{kind}.{name}"

@@ -14,13 +14,23 @@ from forkdecode.scheduler.events import CandidateRecord, GroupFailed, GroupFinis
 from forkdecode.scheduler.request import DecodeRequest
 from forkdecode.server.metrics import Metrics
 from forkdecode.server.stream import Outbox
-from forkdecode.types import Beam, BestOf, Continuations, Greedy, Sample, StochasticBeam, Strategy
+from forkdecode.types import (
+    Beam,
+    BestOf,
+    Continuations,
+    DiverseBeam,
+    Greedy,
+    Sample,
+    StochasticBeam,
+    Strategy,
+)
 
 STRATEGY_NAMES: Mapping[type[Strategy | Continuations], str] = {
     Greedy: "greedy",
     Sample: "sample",
     BestOf: "best_of",
     Beam: "beam",
+    DiverseBeam: "diverse_beam",
     StochasticBeam: "stochastic_beam",
     Continuations: "score",
 }

@@ -30,7 +30,10 @@ from forkdecode.types import (
     MAX_SEED,
     Beam,
     BestOf,
+    Contrastive,
+    DiverseBeam,
     Greedy,
+    LengthNormalised,
     Options,
     RankBy,
     Sample,
@@ -77,14 +80,38 @@ def best_ofs(draw: st.DrawFn) -> BestOf:
     return BestOf(best_of, n, **settings, rank_by=rank_by, first_finished=first)
 
 
+scorers = st.builds(LengthNormalised, between(-100, 100)) | st.builds(
+    Contrastive, st.lists(between(-1e6, 1e6), min_size=1, max_size=4).map(tuple), between(-1e4, 1e4)
+)
+
+
+@st.composite
+def endings(draw: st.DrawFn) -> dict[str, Any]:
+    """What beams have in common."""
+    scorer = draw(st.none() | scorers)
+    return {
+        "length_penalty": 1.0 if isinstance(scorer, LengthNormalised) else draw(between(-100, 100)),
+        "early_stopping": draw(st.sampled_from([True, False, "never"])),
+        "scorer": scorer,
+    }
+
+
 @st.composite
 def beams(draw: st.DrawFn) -> Beam:
-    early: Any = draw(st.sampled_from([True, False, "never"]))
-    width = draw(st.integers(1, MAX_COUNT))
-    patience = draw(between(0.5, 10)) if early is True else 1.0
-    pool = Beam(width, early_stopping=early, patience=patience).pool_size
+    widths = tuple(draw(st.lists(st.integers(1, MAX_COUNT), max_size=4)))
+    width = max(widths) if widths else draw(st.integers(1, MAX_COUNT))
+    settings = draw(endings())
+    settings["patience"] = draw(between(0.5, 10)) if settings["early_stopping"] is True else 1.0
+    pool = Beam(width, **settings, widths=widths).pool_size
     returned = draw(st.none() | st.integers(1, pool))
-    return Beam(width, returned, draw(between(-100, 100)), early, patience)
+    return Beam(width, returned, **settings, widths=widths, sibling_penalty=draw(between(0, 1e4)))
+
+
+@st.composite
+def diverse_beams(draw: st.DrawFn) -> DiverseBeam:
+    groups, each = draw(st.integers(1, 256)), draw(st.integers(1, 256))
+    returned = draw(st.none() | st.integers(1, groups * each))
+    return DiverseBeam(groups * each, groups, draw(between(0, 1e4)), returned, **draw(endings()))
 
 
 stochastic_beams = st.builds(
@@ -92,7 +119,7 @@ stochastic_beams = st.builds(
     st.integers(1, MAX_COUNT),
     **{**sampling, "temperature": between(0, 1e4, open_low=True)},
 )
-strategies = st.just(Greedy()) | samples | best_ofs() | beams() | stochastic_beams
+strategies = st.just(Greedy()) | samples | best_ofs() | beams() | diverse_beams() | stochastic_beams
 
 
 constraints = (

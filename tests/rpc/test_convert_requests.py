@@ -22,7 +22,20 @@ from forkdecode.rpc.convert_requests import (
 )
 from forkdecode.rpc.fields import field_path
 from forkdecode.rpc.v1 import decode_pb2 as pb
-from forkdecode.types import Beam, BestOf, EarlyStopping, Greedy, Options, RankBy, Sample, StochasticBeam
+from forkdecode.types import (
+    Beam,
+    BestOf,
+    Contrastive,
+    CustomScorer,
+    DiverseBeam,
+    EarlyStopping,
+    Greedy,
+    LengthNormalised,
+    Options,
+    RankBy,
+    Sample,
+    StochasticBeam,
+)
 from tests.rpc import records
 
 TEXT = pb.Prompt(text="hi")
@@ -79,6 +92,13 @@ class TestDefaults:
             (pb.DecodeRequest(sample=pb.Sample(sampling=pb.Sampling())), Sample()),
             (pb.DecodeRequest(best_of=pb.BestOf()), BestOf()),
             (pb.DecodeRequest(beam=pb.Beam()), Beam()),
+            (pb.DecodeRequest(diverse_beam=pb.DiverseBeam()), DiverseBeam()),
+            (
+                pb.DecodeRequest(
+                    beam=pb.Beam(scorer=pb.HypothesisScorer(length_normalised=pb.LengthNormalised()))
+                ),
+                Beam(scorer=LengthNormalised()),
+            ),
             (pb.DecodeRequest(stochastic_beam=pb.StochasticBeam()), StochasticBeam()),
         ],
     )
@@ -112,6 +132,9 @@ class TestNothingIsLeftOut:
         assert names(Sample) == (fields(pb.Sample) - {"sampling"}) | drawn
         assert names(BestOf) == (fields(pb.BestOf) - {"sampling"}) | drawn
         assert names(Beam) == fields(pb.Beam)
+        assert names(DiverseBeam) == fields(pb.DiverseBeam)
+        assert names(LengthNormalised) == fields(pb.LengthNormalised)
+        assert names(Contrastive) == fields(pb.Contrastive)
         own = names(StochasticBeam) - fields(pb.Sampling)
         assert own == fields(pb.StochasticBeam) - {"sampling"}
 
@@ -191,6 +214,16 @@ WRONG = [
     ("beam.early_stopping", 99, "early_stopping"),
     ("beam.patience", 0.0, "patience"),
     ("beam.patience", 2.0, "patience"),
+    ("beam.widths", [2, 3], "widths"),
+    ("beam.widths", [4, 0], "widths"),
+    ("beam.sibling_penalty", -1.0, "sibling_penalty"),
+    ("beam.scorer.length_normalised.alpha", math.nan, "alpha"),
+    ("diverse_beam.scorer.contrastive.baseline", [math.nan], "baseline"),
+    ("diverse_beam.groups", 3, "groups"),
+    ("diverse_beam.diversity_penalty", -1.0, "diversity_penalty"),
+    ("diverse_beam.num_return_sequences", 5, "num_return_sequences"),
+    ("diverse_beam.length_penalty", math.nan, "length_penalty"),
+    ("diverse_beam.early_stopping", 99, "early_stopping"),
     ("request_id", "x" * 257, "request_id"),
 ]
 
@@ -209,8 +242,16 @@ class TestWrong:
         tried = {path.rpartition(".")[2] for path, _, _ in WRONG} | {"bad_words", "logit_bias"}
         tried |= {"forced_prefix_ids", "allowed_token_ids", "constraint"}
         free = {"include_stop", "ignore_eos", "cache_salt", "priority", "seed", "forced_prefix_text"}
-        kinds: list[Any] = [pb.Options, pb.Sampling, pb.Sample, pb.BestOf, pb.Beam, pb.StochasticBeam]
+        tried |= {"scorer"}
+        kinds: list[Any] = [pb.Options, pb.Sampling, pb.Sample, pb.BestOf]
+        kinds += [pb.Beam, pb.DiverseBeam, pb.StochasticBeam]
         assert set().union(*map(fields, kinds)) - {"sampling"} <= tried | free
+
+    def test_a_scorer_must_be_one(self) -> None:
+        request = changed(lambda r: r.beam.scorer.SetInParent())
+        with pytest.raises(InvalidRequestError, match=r"^scorer: is not set") as caught:
+            decode_call(request)
+        assert field_path(caught.value.field or "", request) == "beam.scorer"
 
     def test_a_bias_beyond_bounds(self) -> None:
         for token, bias in ((2**32 - 1, 0.0), (3, math.nan), (3, 1e9)):
@@ -276,6 +317,8 @@ class TestWhatCannotBeSent:
         ("call", "field"),
         [
             (DecodeCall("hi", BestOf(rank_by=lambda found: [0.0] * len(found))), "rank_by"),
+            (DecodeCall("hi", Beam(scorer=CustomScorer(sum))), "scorer"),
+            (DecodeCall("hi", DiverseBeam(scorer=CustomScorer(sum))), "scorer"),
             (DecodeCall("hi", Beam), "strategy"),  # type: ignore[arg-type]
             (DecodeCall("hi", options={"max_tokens": 3}), "options"),  # type: ignore[arg-type]
             (DecodeCall("hi", stream=1), "stream"),  # type: ignore[arg-type]

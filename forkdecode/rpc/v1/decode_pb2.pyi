@@ -180,7 +180,7 @@ class Sampling(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., typical_p: _Optional[float] = ..., seed: _Optional[int] = ...) -> None: ...
 
 class Beam(_message.Message):
-    __slots__ = ("width", "num_return_sequences", "length_penalty", "early_stopping", "patience", "widths", "sibling_penalty")
+    __slots__ = ("width", "num_return_sequences", "length_penalty", "early_stopping", "patience", "widths", "sibling_penalty", "scorer")
     WIDTH_FIELD_NUMBER: _ClassVar[int]
     NUM_RETURN_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     LENGTH_PENALTY_FIELD_NUMBER: _ClassVar[int]
@@ -188,6 +188,7 @@ class Beam(_message.Message):
     PATIENCE_FIELD_NUMBER: _ClassVar[int]
     WIDTHS_FIELD_NUMBER: _ClassVar[int]
     SIBLING_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    SCORER_FIELD_NUMBER: _ClassVar[int]
     width: int
     num_return_sequences: int
     length_penalty: float
@@ -195,23 +196,48 @@ class Beam(_message.Message):
     patience: float
     widths: _containers.RepeatedScalarFieldContainer[int]
     sibling_penalty: float
-    def __init__(self, width: _Optional[int] = ..., num_return_sequences: _Optional[int] = ..., length_penalty: _Optional[float] = ..., early_stopping: _Optional[_Union[EarlyStopping, str]] = ..., patience: _Optional[float] = ..., widths: _Optional[_Iterable[int]] = ..., sibling_penalty: _Optional[float] = ...) -> None: ...
+    scorer: HypothesisScorer
+    def __init__(self, width: _Optional[int] = ..., num_return_sequences: _Optional[int] = ..., length_penalty: _Optional[float] = ..., early_stopping: _Optional[_Union[EarlyStopping, str]] = ..., patience: _Optional[float] = ..., widths: _Optional[_Iterable[int]] = ..., sibling_penalty: _Optional[float] = ..., scorer: _Optional[_Union[HypothesisScorer, _Mapping]] = ...) -> None: ...
+
+class HypothesisScorer(_message.Message):
+    __slots__ = ("length_normalised", "contrastive")
+    LENGTH_NORMALISED_FIELD_NUMBER: _ClassVar[int]
+    CONTRASTIVE_FIELD_NUMBER: _ClassVar[int]
+    length_normalised: LengthNormalised
+    contrastive: Contrastive
+    def __init__(self, length_normalised: _Optional[_Union[LengthNormalised, _Mapping]] = ..., contrastive: _Optional[_Union[Contrastive, _Mapping]] = ...) -> None: ...
+
+class LengthNormalised(_message.Message):
+    __slots__ = ("alpha",)
+    ALPHA_FIELD_NUMBER: _ClassVar[int]
+    alpha: float
+    def __init__(self, alpha: _Optional[float] = ...) -> None: ...
+
+class Contrastive(_message.Message):
+    __slots__ = ("baseline", "weight")
+    BASELINE_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    baseline: _containers.RepeatedScalarFieldContainer[float]
+    weight: float
+    def __init__(self, baseline: _Optional[_Iterable[float]] = ..., weight: _Optional[float] = ...) -> None: ...
 
 class DiverseBeam(_message.Message):
-    __slots__ = ("width", "groups", "diversity_penalty", "num_return_sequences", "length_penalty", "early_stopping")
+    __slots__ = ("width", "groups", "diversity_penalty", "num_return_sequences", "length_penalty", "early_stopping", "scorer")
     WIDTH_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     DIVERSITY_PENALTY_FIELD_NUMBER: _ClassVar[int]
     NUM_RETURN_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     LENGTH_PENALTY_FIELD_NUMBER: _ClassVar[int]
     EARLY_STOPPING_FIELD_NUMBER: _ClassVar[int]
+    SCORER_FIELD_NUMBER: _ClassVar[int]
     width: int
     groups: int
     diversity_penalty: float
     num_return_sequences: int
     length_penalty: float
     early_stopping: EarlyStopping
-    def __init__(self, width: _Optional[int] = ..., groups: _Optional[int] = ..., diversity_penalty: _Optional[float] = ..., num_return_sequences: _Optional[int] = ..., length_penalty: _Optional[float] = ..., early_stopping: _Optional[_Union[EarlyStopping, str]] = ...) -> None: ...
+    scorer: HypothesisScorer
+    def __init__(self, width: _Optional[int] = ..., groups: _Optional[int] = ..., diversity_penalty: _Optional[float] = ..., num_return_sequences: _Optional[int] = ..., length_penalty: _Optional[float] = ..., early_stopping: _Optional[_Union[EarlyStopping, str]] = ..., scorer: _Optional[_Union[HypothesisScorer, _Mapping]] = ...) -> None: ...
 
 class StochasticBeam(_message.Message):
     __slots__ = ("width", "sampling")
