@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forkdecode import lineage
-from forkdecode.step import Bools, Draw, FinishMask, RowTopK, SelectionResult, TopK
+from forkdecode.step import Bools, Choice, Draw, FinishMask, GumbelTopK, RowTopK, SelectionResult, TopK
 from forkdecode.strategies.history import History, TokenPath
 from forkdecode.strategies.hypotheses import EOS, LENGTH, LIVE, STOP, HypothesisBatch
 from forkdecode.strategies.policy import GroupRows, Policy, StopHits
+from forkdecode_kernels.reference.perturbed import perturbed_row
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Run:
     batch: HypothesisBatch | None = None
     paths: Sequence[TokenPath] = ()
     rows: list[GroupRows] = field(default_factory=list)
-    choices: list[Draw | TopK | RowTopK] = field(default_factory=list)
+    choices: list[Choice] = field(default_factory=list)
     finished: list[HypothesisBatch] = field(default_factory=list)
     tokens: list[list[tuple[int, ...]]] = field(default_factory=list)
 
@@ -122,10 +123,13 @@ def run(policy: Policy, model: Markov, max_tokens: int, *, seed: int = 0) -> Run
     return out
 
 
-def answer(choice: Draw | TopK | RowTopK, logprobs: NDArray[np.float32]) -> SelectionResult:
+def answer(choice: Choice, logprobs: NDArray[np.float32]) -> SelectionResult:
     """What the sampler answers, the obvious way. logprobs [R, V]."""
     if isinstance(choice, Draw):
         return _draw(choice, logprobs)
+    if isinstance(choice, GumbelTopK):
+        return _perturbed(choice, logprobs)
+    assert isinstance(choice, (TopK, RowTopK)), choice
     return _top_k(choice, logprobs) if isinstance(choice, TopK) else _row_top_k(choice, logprobs)
 
 
@@ -140,6 +144,23 @@ def _draw(choice: Draw, logprobs: NDArray[np.float32]) -> SelectionResult:
     chosen = own[np.arange(len(own)), tokens]
     zeros = np.zeros(len(own), np.float32)
     return SelectionResult(0, choice.source, tokens.astype(np.int64), chosen, chosen, zeros)
+
+
+def _perturbed(choice: GumbelTopK, logprobs: NDArray[np.float32]) -> SelectionResult:
+    """Temperature is the only filter here."""
+    wide = logprobs.astype(np.float64) / choice.temperature
+    own = (wide - np.log(np.exp(wide).sum(-1, keepdims=True))).astype(np.float32)
+    found: list[tuple[float, int, int]] = []
+    for row, line in enumerate(own):
+        base, best = float(choice.logprob[row]), float(choice.gumbel[row])
+        key = int(choice.lineage[row])
+        tokens, values = perturbed_row(line, base, best, key, choice.position, choice.k)
+        found += [(-float(v), row, int(t)) for t, v in zip(tokens, values, strict=True)]
+    found = sorted(found)[: choice.k]
+    scores = np.array([-f[0] for f in found], np.float32)
+    rows = np.array([f[1] for f in found], np.int32)
+    ids = np.array([f[2] for f in found], np.int64)
+    return SelectionResult(0, rows, ids, logprobs[rows, ids], own[rows, ids], scores)
 
 
 def _top_k(choice: TopK, logprobs: NDArray[np.float32]) -> SelectionResult:
