@@ -29,6 +29,9 @@ COMPILE_SECONDS = 5.0
 MAX_KEPT = 64
 """Compiled grammars; of the others the least recently used are forgotten first."""
 COMPILE_THREADS = 2
+COMPILE_STACK = 1 << 29
+"""Bytes of address space. llguidance recurses along rules that lead to rules, as deep as a source of
+MAX_GRAMMAR_BYTES goes; a stack of the usual size overflows, which ends the process."""
 MASK_THREADS = 4
 """At most."""
 LIMITS = {
@@ -40,6 +43,8 @@ LIMITS = {
     "max_grammar_size": 500_000,
 }
 """See LLParserLimits. A lexer's state takes 1 to 2 kB, and each row has a lexer of its own."""
+_STACK_SIZE = threading.Lock()
+"""Of the interpreter's setting for threads that start."""
 _Key = tuple[GrammarSpec, bool]
 
 
@@ -107,9 +112,17 @@ class Grammars:
                 return future
             if len(self._known) >= MAX_KEPT:
                 self._known.popitem(last=False)
-            future = self._known[key] = self._compilers.submit(self._compile, key)
+            future = self._known[key] = self._submit(key)
         future.add_done_callback(self._forget_failed(key))
         return future
+
+    def _submit(self, key: _Key) -> Future[Compiled]:
+        with _STACK_SIZE:
+            usual = threading.stack_size(COMPILE_STACK)
+            try:
+                return self._compilers.submit(self._compile, key)  # which may start a thread
+            finally:
+                threading.stack_size(usual)
 
     def _forget_failed(self, key: _Key) -> Callable[[Future[Compiled]], None]:
         def done(future: Future[Compiled]) -> None:
