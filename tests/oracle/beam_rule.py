@@ -141,7 +141,7 @@ class BeamGroup:
 
     def step(self, generated: int, penalties: Mapping[int, float] | None = None) -> Counter[int]:
         """The next live paths; what ends among the first W goes to the pool. penalties: what a token loses
-        in rank. Returns how many of them took which token."""
+        in rank. Returns how many went on or ended with which token; what is over goes on with nothing."""
         rule, taken = self.rule, Counter[int]()
         width, last = rule.width_of(generated), generated == rule.max_tokens
         totals, ranks = self._tables(penalties or {})
@@ -163,7 +163,6 @@ class BeamGroup:
                     break
             elif len(following) < width:
                 following.append((path, flat[at]))
-                taken[path[-1]] += 1
                 edge = float(ranked[rank])
             else:
                 self.search.decided(edge, float(ranked[rank]), "the last beam")
@@ -171,6 +170,8 @@ class BeamGroup:
         self.live = following
         self._keep_best()
         self.over = last or not following or self._ended(generated)
+        if not self.over:
+            taken.update(path[-1] for path, _ in following)
         return taken
 
     def _tables(self, penalties: Mapping[int, float]) -> tuple[F32, F32]:
@@ -244,9 +245,9 @@ def diverse_search(
     """Vijayakumar et al. 2016, algorithm 1: groups take turns at each step; a token costs the later ones
     diversity_penalty for each beam before them that has just taken it. Nothing else is common to them."""
     search = Search()
-    one = beam.group_beam
+    each = beam.width // beam.groups
     scorer = None if beam.scorer is None else scorer_rule(beam.scorer, beam.length_penalty)
-    rule = Rule(one.width, max_tokens, beam.length_penalty, beam.early_stopping, one.pool_size, scorer=scorer)
+    rule = Rule(each, max_tokens, beam.length_penalty, beam.early_stopping, each, scorer=scorer)
     groups = [BeamGroup(rule, scores, ends, search) for _ in range(beam.groups)]
     for generated in range(1, max_tokens + 1):
         taken = Counter[int]()

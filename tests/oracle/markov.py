@@ -36,13 +36,20 @@ POSITIONS = 24
 NUM_BLOCKS = 20_000
 
 
-@dataclass(frozen=True, eq=False)
 class Markov:
-    """logits [P, V, V]: of the token that follows n others, by n modulo P and by the last of them."""
+    """logits [P, V, V]: of the token that follows n others, by n modulo P and by the last of them. Told
+    apart by `seed` in reports."""
 
-    logits: F32
-    eos: frozenset[int] = frozenset()
-    tokenizer: PreTrainedTokenizerFast | None = None
+    def __init__(
+        self, logits: F32, eos: frozenset[int], tokenizer: PreTrainedTokenizerFast | None, seed: int
+    ) -> None:
+        self.logits = logits
+        self.eos = eos
+        self.tokenizer = tokenizer
+        self._seed = seed
+
+    def __repr__(self) -> str:
+        return f"Markov(seed={self._seed}, vocab={self.vocab}, eos={sorted(self.eos)})"
 
     @property
     def vocab(self) -> int:
@@ -68,7 +75,7 @@ def markov(
     rng = np.random.default_rng(seed)
     logits = rng.normal(0, spread, (positions, vocab, vocab))
     logits[:, :, list(eos)] += likely_ends
-    return Markov(logits.astype(np.float32), frozenset(eos), tokenizer)
+    return Markov(logits.astype(np.float32), frozenset(eos), tokenizer, seed)
 
 
 def log_softmax(row: F32) -> F32:

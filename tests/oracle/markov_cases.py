@@ -7,11 +7,20 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from forkdecode import Beam, Options
+from forkdecode import Beam, Contrastive, CustomScorer, DiverseBeam, LengthNormalised, Options
 from tests.oracle.markov import Markov, markov
 
 MOST_SEQUENCES = 1500
 """That a model may have, where all of them are enumerated."""
+FILTERS = {
+    # No round shares: sums of probabilities must not equal them.
+    "temperature": st.sampled_from([0.3, 0.7, 1.0, 1.0, 2.5]),
+    "top_k": st.sampled_from([0, 0, 1, 2, 3]),
+    "top_p": st.sampled_from([1.0, 1.0, 0.913, 0.537]),
+    "min_p": st.sampled_from([0.0, 0.0, 0.0213, 0.317]),
+    "typical_p": st.sampled_from([1.0, 1.0, 0.953, 0.431]),
+    "seed": st.integers(0, 2**64 - 1),
+}
 
 
 @st.composite
@@ -91,17 +100,57 @@ def _prefixes(draw: st.DrawFn, model: Markov, plain: Options, chosen: dict[str, 
     return tuple(draw(st.lists(st.sampled_from(usable), max_size=min(3, plain.max_tokens))))
 
 
-def beams(widths: st.SearchStrategy[int]) -> st.SearchStrategy[Beam]:
-    """All of what makes a beam search end, and what it ranks by."""
-    return st.builds(
-        _beam,
-        widths,
-        st.sampled_from([-2.0, -0.5, 0.0, 0.5, 1.0, 2.0]),
-        st.sampled_from([False, True, "never"]),
-        st.sampled_from([0.3, 0.5, 1.0, 1.0, 1.5, 2.0]),
+SCORERS = st.one_of(
+    st.builds(LengthNormalised, alpha=st.sampled_from([0.0, 0.6, 2.0])),
+    st.builds(
+        Contrastive,
+        baseline=st.lists(st.floats(-8, 0, width=16), min_size=1, max_size=6).map(tuple),
+        weight=st.sampled_from([-0.5, 0.5, 1.0]),
+    ),
+    st.just(CustomScorer(lambda sums, length, data: sums + data * length, 0.7)),
+)
+
+
+@st.composite
+def beams(draw: st.DrawFn, widths: st.SearchStrategy[int], *, more: bool = False) -> Beam:
+    """All of what makes a beam search end, and what it ranks by; and with `more` widths that change,
+    ranks among siblings, and scorers."""
+    early = draw(st.sampled_from([False, True, "never"]))
+    chosen: dict[str, Any] = {
+        "width": draw(widths),
+        "length_penalty": draw(st.sampled_from([-2.0, -0.5, 0.0, 0.5, 1.0, 2.0])),
+        "early_stopping": early,
+        "patience": draw(st.sampled_from([0.3, 0.5, 1.0, 1.5, 2.0])) if early is True else 1.0,
+    }
+    if more:
+        chosen |= draw(scorers(early))
+        chosen["sibling_penalty"] = draw(st.sampled_from([0.0, 0.0, 0.3, 2.0]))
+        steps = tuple(draw(st.lists(st.integers(1, chosen["width"]), max_size=6)))
+        chosen["widths"] = steps and (*steps[:-1], chosen["width"], *steps[-1:])
+    return Beam(**chosen)
+
+
+@st.composite
+def scorers(draw: st.DrawFn, early: object) -> dict[str, Any]:
+    """A scorer that such an end allows, as a rule none."""
+    scorer = draw(st.none() | SCORERS)
+    if scorer is None or (early == "never" and isinstance(scorer, CustomScorer)):
+        return {}
+    return (
+        {"scorer": scorer} if isinstance(scorer, Contrastive) else {"scorer": scorer, "length_penalty": 1.0}
     )
 
 
-def _beam(width: int, length_penalty: float, early_stopping: Any, patience: float) -> Beam:
-    patience = patience if early_stopping is True else 1.0
-    return Beam(width=width, length_penalty=length_penalty, early_stopping=early_stopping, patience=patience)
+@st.composite
+def diverse_beams(draw: st.DrawFn) -> DiverseBeam:
+    early = draw(st.sampled_from([False, True, "never"]))
+    groups, each = draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    chosen: dict[str, Any] = {
+        "width": max(2, groups * each) if groups == 1 else groups * each,
+        "groups": groups,
+        "diversity_penalty": draw(st.sampled_from([0.0, 0.3, 1.7, 50.0])),
+        "length_penalty": draw(st.sampled_from([-1.0, 0.0, 1.0, 2.0])),
+        "early_stopping": early,
+        "num_return_sequences": draw(st.none() | st.integers(1, groups * each)),
+    }
+    return DiverseBeam(**(chosen | draw(scorers(early))))

@@ -12,19 +12,10 @@ from hypothesis import strategies as st
 from forkdecode import BestOf, DecodeResult, GroupFailedError, Options, Sample
 from tests.oracle.draw_rule import SampledPath, probabilities, sampled
 from tests.oracle.markov import Asked, Markov, MarkovEngine, markov
-from tests.oracle.markov_cases import models, options, prompts
+from tests.oracle.markov_cases import FILTERS, models, options, prompts
 
 EDGE = 1e-6
 """A uniform nearer to the edge between two tokens may fall on either side."""
-FILTERS = {
-    # No round shares: sums of probabilities must not equal them.
-    "temperature": st.sampled_from([0.3, 0.7, 1.0, 1.0, 2.5]),
-    "top_k": st.sampled_from([0, 0, 1, 2, 3]),
-    "top_p": st.sampled_from([1.0, 1.0, 0.913, 0.537]),
-    "min_p": st.sampled_from([0.0, 0.0, 0.0213, 0.317]),
-    "typical_p": st.sampled_from([1.0, 1.0, 0.953, 0.431]),
-    "seed": st.integers(0, 2**64 - 1),
-}
 
 
 @st.composite
