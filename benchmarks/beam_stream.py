@@ -24,11 +24,15 @@ for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 import numpy as np  # noqa: E402 - the thread count is read at import
 
 from benchmarks.record import record  # noqa: E402
-from forkdecode.kv import BlockPool, BlockTable  # noqa: E402
+from forkdecode.kv import BlockPool, BlockTable, HostPool  # noqa: E402
 from forkdecode.requests.assembly import Assembler  # noqa: E402
 from forkdecode.scheduler.commit import commit_selection  # noqa: E402
+from forkdecode.scheduler.events import GroupEvent  # noqa: E402
 from forkdecode.scheduler.group import SequenceGroup  # noqa: E402
+from forkdecode.scheduler.held_rows import HeldRows  # noqa: E402
+from forkdecode.scheduler.moving import Moving  # noqa: E402
 from forkdecode.scheduler.request import DecodeRequest  # noqa: E402
+from forkdecode.scheduler.stats import Counters  # noqa: E402
 from forkdecode.step import ProcessorSpec, SelectionResult  # noqa: E402
 from forkdecode.strategies.factory import make_policy  # noqa: E402
 from forkdecode.text.token_bytes import TokenBytes  # noqa: E402
@@ -84,13 +88,20 @@ class Way:
         self.pool.begin_step()
         if self.group.rows.generated:
             self.group.table.extend(1)
-        events, done = commit_selection(self.group, result, None, 0.0)
+        events, done = self._commit(result)
         middle = time.thread_time()
         for event in events:
             self.assembler.events(event)
         self.steps.append(middle - begin)
         self.texts.append(time.thread_time() - middle)
         assert not done, "made-up beams go on"
+
+    def _commit(self, result: SelectionResult) -> tuple[list[GroupEvent], bool]:
+        moving = Moving()
+        held = HeldRows(self.pool, HostPool(0), False, Counters())
+        found = commit_selection(self.group, result, None, held, moving, 0.0)
+        assert not moving.finish()
+        return found
 
 
 def select(group: SequenceGroup, rng: np.random.Generator, spread: float, ends: float) -> SelectionResult:

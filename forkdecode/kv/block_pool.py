@@ -115,19 +115,38 @@ class BlockPool:
             return
         times = _times(index, times)
         np.subtract.at(self.ref_count, index, times)
-        left = self.ref_count.take(index)
-        few = (left <= 1).nonzero()[0]
-        if not len(few):
-            return
-        low, left = index.take(few), left.take(few)
-        if left.min() < 0:
+        if not self._let_go(index):
             np.add.at(self.ref_count, index, times)
             raise BlockAccountingError("a block has fewer holders than releases")
+
+    def recount(self, blocks: I32, change: I32) -> None:
+        """`change` [n] more holders, or less, for each entry of `blocks` [n], of which the caller is one.
+
+        What release says of the order holds for those that lose a holder. Raises BlockAccountingError on
+        more releases than holders, having changed nothing.
+        """
+        index = blocks.astype(np.int64)
+        np.add.at(self.ref_count, index, change)
+        fewer = (change < 0).nonzero()[0]
+        if len(fewer) and not self._let_go(index.take(fewer)):
+            np.subtract.at(self.ref_count, index, change)
+            raise BlockAccountingError("a block has fewer holders than releases")
+
+    def _let_go(self, blocks: I64) -> bool:
+        """These have lost holders. False, with nothing done, when one has fewer than none left."""
+        left = self.ref_count.take(blocks)
+        few = (left <= 1).nonzero()[0]
+        if not len(few):
+            return True
+        low, left = blocks.take(few), left.take(few)
+        if left.min() < 0:
+            return False
         if self._protected:
             aside = self._read_by_copies[low]
             self._set_aside.append(low[aside])
             low, left = low[~aside], left[~aside]
         self._settle(low, left)
+        return True
 
     def _settle(self, blocks: I64, counts: I32) -> None:
         """Of these blocks, free those that nobody holds; those that only the cache holds are idle.
@@ -137,7 +156,7 @@ class BlockPool:
         freed = blocks.take((counts == 0).nonzero()[0])
         if len(freed):
             self._free.push(freed[self.occurrences.one_each(freed)])
-        if len(freed) < len(blocks):
+        if len(freed) < len(blocks) and self._forget is not None:
             idle = blocks.take((self.cached.take(blocks) & (counts == 1)).nonzero()[0])
             if len(idle):
                 self._idle.append(idle[self.occurrences.one_each(idle)])

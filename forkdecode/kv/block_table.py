@@ -136,13 +136,13 @@ class BlockTable:
 
     def blocks_needed(self, n: int) -> int:
         """How many blocks `extend(n)` would allocate now, copies included."""
-        return self.rows * self._new_columns(n) + len(self._copy_on_write(n))
+        return self.rows * self.new_columns(n) + len(self._copy_on_write(n))
 
     def shortfall(self, n: int) -> int:
         """How many blocks `extend(n)` would want beyond those that the pool has available; 0 or less if it
         can be done. Of copies only as much is found out as matters."""
         free = self.pool.num_available
-        most = self.rows * (self._new_columns(n) + 1) - free
+        most = self.rows * (self.new_columns(n) + 1) - free
         return most if most <= 0 else self.blocks_needed(n) - free
 
     def extend(self, n: int) -> Extension:
@@ -151,8 +151,8 @@ class BlockTable:
         Of a partial block with c holders, m of them rows of this table, m copies are made, or
         m - 1 when c = m. Raises OutOfBlocksError, having changed nothing.
         """
-        self._promote_single_row()
-        cow, columns, rows = self._copy_on_write(n), self._new_columns(n), self.rows
+        self.promote_single_row()
+        cow, columns, rows = self._copy_on_write(n), self.new_columns(n), self.rows
         num_copies = len(cow)
         copies = _NO_MOVES
         if num_copies or (columns and rows):
@@ -160,15 +160,15 @@ class BlockTable:
             if num_copies:
                 copies = self._copy(cow, new[:num_copies])
             if columns:
-                self.tails = np.concatenate([self.tails, new[num_copies:].reshape(rows, columns)], axis=1)
-            self._counted = None
+                self.add_columns(new[num_copies:].reshape(rows, columns))
         if not rows:
             return Extension(np.empty((0, n), np.int64), copies)
         slots = self._slots(n)
         self.length += n
         return Extension(slots, copies)
 
-    def _new_columns(self, n: int) -> int:
+    def new_columns(self, n: int) -> int:
+        """How many blocks each row begins for n more tokens."""
         return -(-(self.length + n) // self._block_size) - self._num_trunk - int(self.tails.shape[1])
 
     def _copy_on_write(self, n: int) -> CopyOnWrite:
@@ -187,9 +187,19 @@ class BlockTable:
             # Their other holders may let go within this step.
             self.pool.protect(cow.foreign)
         self.pool.release(cow.sources)
-        self.tails = self.tails.copy()
-        self.tails[cow.rows, -1] = targets
+        self.write_elsewhere(cow.rows, targets)
         return BlockMoves(cow.sources, targets)
+
+    def write_elsewhere(self, rows: I64, targets: I32) -> None:
+        """These rows' last blocks are `targets` from now on; counts are the caller's."""
+        self.tails = self.tails.copy()
+        self.tails[rows, -1] = targets
+        self._counted = None
+
+    def add_columns(self, blocks: I32) -> None:
+        """Rows go on in `blocks` [R, n], each of which the caller has a reference on."""
+        self.tails = np.concatenate([self.tails, blocks], axis=1)
+        self._counted = None
 
     def _slots(self, n: int) -> I64:
         """[R, n]: slots of the positions length .. length + n - 1, whose columns exist."""
@@ -208,7 +218,7 @@ class BlockTable:
         full blocks that all rows have come to share join the trunk. Raises ValueError on a parent
         out of range, having changed nothing.
         """
-        self._promote_single_row()
+        self.promote_single_row()
         rows = self.rows
         if len(parents) == rows and (parents[0] == 0 if rows == 1 else _is_identity(parents)):
             return
@@ -216,23 +226,19 @@ class BlockTable:
         if not len(parents):
             self.release()
             return
-        if self.tails.shape[1]:
-            self._recount(children)
+        columns = self.tails.shape[1]
+        if columns:
+            change = (children - 1).astype(np.int32).repeat(columns)
+            self.pool.recount(_deepest_first(self.tails), change[::-1])
+        self.take_rows(parents)
+
+    def take_rows(self, parents: I32) -> None:
+        """Row i becomes what row parents[i] was; counts of tails are the caller's."""
         self.tails = self.tails.take(parents, axis=0)
         self._counted = None
         self._promote_common()
 
-    def _recount(self, children: I64) -> None:
-        """References for each row's children; all taken before any is dropped."""
-        forked = (children > 1).nonzero()[0]
-        if len(forked):
-            times = (children.take(forked) - 1).astype(np.int32).repeat(self.tails.shape[1])
-            self.pool.retain(self.tails.take(forked, axis=0), times)
-        dropped = (children == 0).nonzero()[0]
-        if len(dropped):
-            self.pool.release(_deepest_first(self.tails.take(dropped, axis=0)))
-
-    def _promote_single_row(self) -> None:
+    def promote_single_row(self) -> None:
         """A single row shares all its full blocks with itself: before a fork, they cost nothing."""
         full = self.length // self._block_size - self._num_trunk
         if full and len(self.tails) == 1:
@@ -297,7 +303,7 @@ class BlockTable:
 
     def image(self) -> TableImage:
         """The table's structure, without its blocks: enough to restore it after preemption."""
-        self._promote_single_row()
+        self.promote_single_row()
         return TableImage.of(self.trunk, self.tails, self.length, self._block_size)
 
     def _set(self, trunk: I32, tails: I32, length: int, num_trunk: int | None = None) -> None:

@@ -10,9 +10,10 @@ from forkdecode.scheduler.events import CandidateEnded, GroupEvent, GroupStarted
 from forkdecode.scheduler.group import SequenceGroup
 from forkdecode.scheduler.held_rows import HeldRows
 from forkdecode.scheduler.keeping import hold_finished, hold_prompt
+from forkdecode.scheduler.moving import Moving
 from forkdecode.scheduler.outcome import top_of_rows
 from forkdecode.step import I64, Bools, SelectionResult
-from forkdecode.strategies.hypotheses import EOS, LENGTH, LIVE, REASONS, STOP, U8, HypothesisBatch
+from forkdecode.strategies.hypotheses import EOS, LENGTH, REASONS, STOP, U8, HypothesisBatch
 from forkdecode.strategies.policy import Decision, StopHits
 
 MAX_CACHED_ROWS = 64
@@ -27,7 +28,7 @@ def stop_hits(group: SequenceGroup, result: SelectionResult) -> tuple[StopHits, 
     request, tokens = group.request, result.tokens
     generated = group.rows.generated + 1
     states = np.zeros(len(tokens), np.int64)
-    reason: U8 = np.full(len(tokens), LIVE, np.uint8)
+    reason: U8 = np.zeros(len(tokens), np.uint8)  # that is LIVE
     if generated >= request.options.max_tokens:
         reason[:] = LENGTH
     if request.automaton is not None:
@@ -52,9 +53,15 @@ def _among(tokens: I64, ids: I64) -> Bools:
 
 
 def commit_selection(
-    group: SequenceGroup, result: SelectionResult, cache: PrefixCache | None, held: HeldRows, now: float
+    group: SequenceGroup,
+    result: SelectionResult,
+    cache: PrefixCache | None,
+    held: HeldRows,
+    moving: Moving,
+    now: float,
 ) -> tuple[list[GroupEvent], bool]:
-    """Advances `group` by one token. Returns its events, and whether it is done.
+    """Advances `group` by one token; its table follows by `moving`. Returns its events, and whether it is
+    done.
 
     Raises GroupFailedError when the selection failed.
     """
@@ -88,7 +95,7 @@ def commit_selection(
     )
     group.costs.generated_tokens += len(decision.picks) + len(decision.finished)
     events = _step_events(group, result, decision) if group.request.stream else []
-    table.advance(decision.parents)
+    moving.add(group, decision.parents)
     group.move(rows, decision.parents, decision.tokens, next_states)
     if group.beam_stream is not None and group.num_rows:
         events += group.beam_stream.events(group.request_id, group.history, group.policy, decision, rows)
@@ -125,11 +132,12 @@ def _step_events(group: SequenceGroup, result: SelectionResult, decision: Decisi
     """Tokens of a sampling group, those of the candidates that end here included."""
     if not group.policy.streams_candidates:
         return []
-    finished = decision.finished
-    picks = np.concatenate([decision.picks, finished.pick])
-    candidates = np.concatenate([decision.candidate, finished.candidate])
-    order = np.argsort(candidates, kind="stable")
-    picks, candidates = picks[order], candidates[order]
+    finished, picks, candidates = decision.finished, decision.picks, decision.candidate
+    if len(finished):  # else the rows are in the order of their candidates
+        picks = np.concatenate([picks, finished.pick])
+        candidates = np.concatenate([candidates, finished.candidate])
+        order = np.argsort(candidates, kind="stable")
+        picks, candidates = picks[order], candidates[order]
     top = None
     if result.top is not None:
         by_row = top_of_rows(result.top)
@@ -138,7 +146,7 @@ def _step_events(group: SequenceGroup, result: SelectionResult, decision: Decisi
     events: list[GroupEvent] = [
         TokensAppended(
             request_id,
-            candidates.astype(np.int32),
+            candidates.astype(np.int32, copy=False),
             result.tokens[picks],
             result.logprobs[picks],
             result.selection_logprobs[picks],

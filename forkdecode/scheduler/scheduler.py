@@ -22,6 +22,7 @@ from forkdecode.scheduler.events import CandidateRecord, GroupEvent, GroupFailed
 from forkdecode.scheduler.group import SequenceGroup
 from forkdecode.scheduler.held_rows import HeldRows
 from forkdecode.scheduler.keeping import check_keep, hold_live, take_back
+from forkdecode.scheduler.moving import Moving
 from forkdecode.scheduler.outcome import partial_records, records
 from forkdecode.scheduler.plan import Moves, PlanBuilder
 from forkdecode.scheduler.preemption import PreemptionCost, Preemptor
@@ -138,7 +139,7 @@ class Scheduler:
             self._moves = Moves()
         # Only now: the plan may hold part of their prefill, and blocks freed here are not in it again.
         for group, error in builder.broken:
-            self._failures.append(self._fail(group, _caused("internal error", error, group.request_id)))
+            self._failures.append(self._internal(group, error))
         return plan
 
     def _unblock(self) -> None:
@@ -165,11 +166,12 @@ class Scheduler:
             if group.request_id in self._groups:
                 events += started(group)
                 self._count(group)
+        moving = Moving()
         for group, result in zip(builder.groups, output.results, strict=True):
             if group.table is None:  # an earlier one of its selections has failed
                 continue
             try:
-                found, done = commit_selection(group, result, self.cache, self.held, now)
+                found, done = commit_selection(group, result, self.cache, self.held, moving, now)
                 events += found
                 if done:
                     events.append(self._finish(group))
@@ -177,8 +179,8 @@ class Scheduler:
                 error.request_id = group.request_id
                 events.append(self._fail(group, error))
             except Exception as error:
-                events.append(self._fail(group, _caused("internal error", error, group.request_id)))
-        return events
+                events.append(self._internal(group, error))
+        return events + [self._internal(group, error) for group, error in moving.finish()]
 
     def abort(self, cause: Exception) -> list[GroupEvent]:
         """The step failed as a whole: its groups end with GroupFailedError, all others go on. So do
@@ -246,6 +248,9 @@ class Scheduler:
         self._counters.generated_tokens += group.costs.generated_tokens
         usage = group.costs.usage(group.request.prompt_len, group.rows.generated, self._clock())
         return GroupFailed(group.request_id, error, found, usage)
+
+    def _internal(self, group: SequenceGroup, error: Exception) -> GroupEvent:
+        return self._fail(group, _caused("internal error", error, group.request_id))
 
     def _release(self, group: SequenceGroup) -> None:
         if group.table is not None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import codecs
-import copy
 from collections.abc import Collection, Sequence
 
 from forkdecode.results import FinishReason
 from forkdecode.text.stop import ROOT, StopAutomaton
 from forkdecode.text.token_bytes import TokenBytes
+
+_Utf8 = codecs.getincrementaldecoder("utf-8")
 
 
 class Detokenizer:
@@ -34,7 +35,7 @@ class Detokenizer:
         self._ending_ids = ending_ids
         self._include_stop = include_stop
         self._state = ROOT
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._decoder = _Utf8("replace")
         self._pending = bytearray()
         self._last_len = 0
         """How many of the pending bytes the last token brought."""
@@ -46,8 +47,9 @@ class Detokenizer:
 
     def copy(self) -> Detokenizer:
         """Another that has read the same and goes on by itself."""
-        twin = copy.copy(self)
-        twin._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        twin = object.__new__(Detokenizer)
+        twin.__dict__.update(self.__dict__)
+        twin._decoder = _Utf8("replace")
         twin._decoder.setstate(self._decoder.getstate())
         twin._pending = self._pending.copy()
         return twin

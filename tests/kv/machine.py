@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -73,6 +74,19 @@ def copies_by_rule_2(pool: BlockPool, table: BlockTable) -> int:
         return 0
     writers = Counter(table.tails[:, -1].tolist())
     return sum(m - 1 if pool.ref_count[b] == m else m for b, m in writers.items())
+
+
+def copies_one_by_one(pool: BlockPool, tables: Sequence[BlockTable]) -> int:
+    """How many copies the next write of all of them takes: a holder that copies lets go."""
+    left = Counter({int(b): int(pool.ref_count[b]) for t in tables for b in t.tails[:, -1:].ravel()})
+    copies = 0
+    for table in tables:
+        if table.length % pool.block_size:
+            for block, writers in Counter(table.tails[:, -1].tolist()).items():
+                made = writers - 1 if left[block] == writers else writers
+                left[block] -= made
+                copies += made
+    return copies
 
 
 def check_table(table: BlockTable, size: int) -> None:

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from forkdecode.kv import BlockPool, BlockTable, HostPool, OutOfBlocksError, PrefixCache
 from forkdecode.kv.forest import sharing
+from forkdecode.kv.table_batch import advance_all, extend_all, room_for_all
 from tests.kv.machine import (
     Group,
     Held,
@@ -18,6 +19,7 @@ from tests.kv.machine import (
     check_promoted,
     check_table,
     copies_by_rule_2,
+    copies_one_by_one,
     holders,
     poison,
     recompute,
@@ -91,6 +93,31 @@ class KvMachine(RuleBasedStateMachine):
         group.rows = [row + new for row, new in zip(group.rows, tokens, strict=True)]
         group.pending = True
 
+    @precondition(has_rows)
+    @rule(data=st.data())
+    def extend_all(self, data: st.DataObject) -> None:
+        """One token of several groups: as many copies as if they came one after the other."""
+        groups = self.several(data)
+        tables = [group.table for group in groups]
+        if not room_for_all(tables):
+            return
+        copies = copies_one_by_one(self.pool, tables)
+        extensions = extend_all(tables)
+        assert sum(len(extension.copies) for extension in extensions) == copies
+        for group, extension in zip(groups, extensions, strict=True):
+            tokens = data.draw(st.lists(TOKEN, min_size=len(group.rows), max_size=len(group.rows)))
+            self.store.plan(extension, [[token] for token in tokens])
+            group.rows = [[*row, token] for row, token in zip(group.rows, tokens, strict=True)]
+            group.pending = True
+
+    def several(self, data: st.DataObject) -> list[Group]:
+        """Groups with rows, none of which writes in the step being planned."""
+        rowed = [group for group in self.groups if group.rows]
+        chosen = data.draw(st.lists(st.sampled_from(rowed), min_size=1, unique_by=id))
+        if any(group.pending for group in chosen):
+            self.run_step()
+        return chosen
+
     @rule()
     def run_step(self) -> None:
         self.store.execute()
@@ -121,6 +148,24 @@ class KvMachine(RuleBasedStateMachine):
         held = sorted(group.table.references())
         group.table.advance(np.arange(len(group.rows), dtype=np.int32))
         assert sorted(group.table.references()) == held
+
+    @precondition(has_rows)
+    @rule(data=st.data())
+    def advance_all(self, data: st.DataObject) -> None:
+        groups = self.several(data)
+        moves = []
+        for group in groups:
+            last = len(group.rows) - 1
+            stay = st.just(list(range(last + 1)))
+            moves.append(data.draw(stay | st.lists(st.integers(0, last), min_size=1, max_size=6)))
+        wrong = [np.array([*parents, len(group.rows)]) for parents, group in zip(moves, groups, strict=True)]
+        with pytest.raises(ValueError, match="out of range"):
+            advance_all([group.table for group in groups], wrong)
+        self.counts_agree()
+        advance_all([group.table for group in groups], [np.array(parents, np.int32) for parents in moves])
+        for group, parents in zip(groups, moves, strict=True):
+            group.rows = [group.rows[p] for p in parents]
+            check_promoted(group.table, self.size)
 
     @precondition(has_rows)
     @rule(data=st.data())
