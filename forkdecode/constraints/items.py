@@ -27,17 +27,17 @@ def catalogue_digest(constraint: Constraint | None) -> str | None:
 
 def check_lengths(constraint: Constraint, min_tokens: int, max_tokens: int) -> None:
     """Raises InvalidRequestError where no item of a catalogue has a length that the request allows, so that
-    nothing could come of it; or where an item would end a candidate before min_tokens."""
+    nothing could come of it."""
     if not isinstance(constraint, CatalogueConstraint):
         return
     info, by_eos = constraint.catalogue.info, constraint.end == "eos"
-    shortest, longest = info.shortest + by_eos, info.depth + by_eos
-    after = " with EOS" if by_eos else ""
-    if max_tokens < shortest:
-        problem = f"{max_tokens} is below the {shortest} tokens of the shortest item{after}"
-        raise invalid("max_tokens", problem, f"at least {shortest} with this catalogue")
-    # Before min_tokens EOS is masked, so shorter items can't end; with end="item" nothing would keep them.
-    bound, which = (longest, "longest") if by_eos else (shortest, "shortest")
-    if min_tokens > bound:
-        problem = f"{min_tokens} is above the {bound} tokens of the {which} item{after}"
-        raise invalid("min_tokens", problem, f"at most {bound} with this catalogue")
+    needed = info.shortest + by_eos
+    if max_tokens < needed:
+        problem = (
+            f"{max_tokens} is below the {needed} tokens of the shortest item{' and EOS' if by_eos else ''}"
+        )
+        raise invalid("max_tokens", problem, f"at least {needed} with this catalogue")
+    # Before min_tokens EOS is masked, and so are the last tokens of items that would end there.
+    if min_tokens > info.depth:
+        problem = f"{min_tokens} is above the {info.depth} tokens of the longest item"
+        raise invalid("min_tokens", problem, f"at most {info.depth} with this catalogue")

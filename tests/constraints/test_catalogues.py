@@ -187,13 +187,13 @@ def test_items_that_began_in_the_prompt_have_their_key() -> None:
 def test_lengths_that_fit_no_item_are_refused() -> None:
     catalogue = build_catalogue([(1, 2), (3, 4, 5)])
     eos, item = _constraint(catalogue), _constraint(catalogue, by_item=True)
-    for constraint, low, high in ((eos, 0, 3), (eos, 4, 4), (item, 0, 2), (item, 2, 9)):
+    for constraint, low, high in ((eos, 0, 3), (eos, 3, 4), (item, 0, 2), (item, 3, 9)):
         check_lengths(constraint, low, high)
     with pytest.raises(InvalidRequestError, match="max_tokens: 2 is below the 3 tokens of the shortest"):
         check_lengths(eos, 0, 2)
     with pytest.raises(InvalidRequestError, match="max_tokens: 1 is below the 2 tokens of the shortest"):
         check_lengths(item, 0, 1)
-    with pytest.raises(InvalidRequestError, match="min_tokens: 5 is above the 4 tokens of the longest"):
-        check_lengths(eos, 5, 9)
-    with pytest.raises(InvalidRequestError, match="min_tokens: 3 is above the 2 tokens of the shortest"):
-        check_lengths(item, 3, 9)
+    with pytest.raises(InvalidRequestError, match="min_tokens: 4 is above the 3 tokens of the longest"):
+        check_lengths(eos, 4, 9)
+    with pytest.raises(InvalidRequestError, match="min_tokens: 4 is above the 3 tokens of the longest"):
+        check_lengths(item, 4, 9)
