@@ -80,3 +80,8 @@ class DeadlineError(ForkdecodeError, TimeoutError):
 def invalid(field: str, problem: str, allowed: str) -> InvalidRequestError:
     """The standard wording: the field, what is wrong with it, and what is allowed."""
     return InvalidRequestError(f"{field}: {problem}; allowed: {allowed}", field=field, limit=allowed)
+
+
+def callable_stays(field: str) -> InvalidRequestError:
+    """Of a function that is to leave its process."""
+    return invalid(field, "is a Python callable and can't be sent", "None here, or LLM in the same process")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias
 
@@ -60,6 +60,7 @@ __all__ = [
     "LengthNormalised",
     "Message",
     "Options",
+    "PrefixFunction",
     "Prompt",
     "RankBy",
     "Sample",
@@ -73,6 +74,9 @@ Message: TypeAlias = Mapping[str, Any]
 Prompt: TypeAlias = str | Sequence[int] | Sequence[Message]
 """Text, token ids, or chat messages ({"role": ..., "content": ...})."""
 
+PrefixFunction: TypeAlias = Callable[[int, Any], Sequence[int]]
+"""fn(batch_id, input_ids) -> token ids: batch_id is 0, input_ids [P + g] an int64 tensor of torch, the prompt
+and what has been generated; the ids are those that may follow, at least one."""
 MAX_BAD_WORDS = 4096
 """Of a request: each text is tokenized twice, and each step looks for each word of several tokens."""
 MAX_STOP_BYTES = 4096
@@ -104,6 +108,9 @@ class Options:
     candidate. logprobs: None for the chosen tokens' sums alone, 0 for each chosen token, k for the
     top k of each step besides. forced_prefix: text or token ids each candidate must begin with.
     constraint: what all generated tokens must follow, a forced prefix included (see constraint_types).
+    prefix_allowed_tokens_fn: the same as a function, transformers' (see PrefixFunction); instead of a
+    constraint, and in process only. It is called in a thread of its own, one call at a time, and must not
+    wait for the engine. What it raises ends the request, and no other.
     update_every, update_beams: while a beam is streamed, every how many steps (0: never) how many of
     its best live hypotheses are shown (0: all); refused with any other strategy.
     priority: higher runs first. cache_salt: requests with different salts never share cached
@@ -125,6 +132,7 @@ class Options:
     allowed_token_ids: tuple[int, ...] | None = None
     forced_prefix: str | tuple[int, ...] = ()
     constraint: ConstraintSpec | None = None
+    prefix_allowed_tokens_fn: PrefixFunction | None = None
     logprobs: int | None = None
     update_every: int = 1
     update_beams: int = 1
@@ -152,12 +160,21 @@ class Options:
         keep(self, "forced_prefix", check_unicode if is_text else check_token_ids)
         if self.constraint is not None:
             keep(self, "constraint", check_constraint)
+        if self.prefix_allowed_tokens_fn is not None:
+            _check_function("prefix_allowed_tokens_fn", self.prefix_allowed_tokens_fn, self.constraint)
         if self.logprobs is not None:
             keep(self, "logprobs", check_int, 0, 1024)
         keep(self, "update_every", check_int, 0)
         keep(self, "update_beams", check_int, 0, MAX_COUNT)
         keep(self, "priority", check_int, -(2**31), 2**31 - 1)
         keep(self, "cache_salt", check_unicode)
+
+
+def _check_function(name: str, value: object, constraint: ConstraintSpec | None) -> None:
+    if not callable(value):
+        raise invalid(name, f"{shown(value)} is not callable", "a function of batch id and token ids")
+    if constraint is not None:
+        raise invalid(name, "stands beside constraint", "one of them")
 
 
 def _check_bias(name: str, value: object) -> dict[int, float]:

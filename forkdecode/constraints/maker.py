@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from forkdecode.allowed import Constraint
 from forkdecode.constraint_types import ConstraintSpec, FromCatalogue
+from forkdecode.constraints.callable import CallableConstraint
 from forkdecode.constraints.catalogues import Catalogues
 from forkdecode.constraints.grammar import Grammars
 from forkdecode.errors import invalid
 from forkdecode.step import I64
 from forkdecode.text.token_bytes import TokenBytes
+from forkdecode.types import PrefixFunction
 
 _NONE = np.empty(0, np.int64)
 
@@ -36,6 +39,7 @@ class ConstraintMaker:
         self._vocab_size = vocab_size
         self._eos_ids = tuple(eos_ids)
         self._catalogues = Catalogues(vocab_size, eos_ids) if catalogues is None else catalogues
+        self._callers = ThreadPoolExecutor(1, "forkdecode-prefix-function")
         self._grammars: Grammars | None = None
         if tokens is not None and self._eos_ids:
             self._grammars = Grammars(tokens, vocab_size, self._eos_ids, names)
@@ -65,8 +69,13 @@ class ConstraintMaker:
         opening = prompt is not None and not self._tokens.lengths[prompt].any()
         return self._grammars.of(spec, stop_ids=stop_ids, opening=opening)
 
+    def calling(self, function: PrefixFunction, prompt: I64) -> Constraint:
+        """What a caller's function allows after `prompt` [P]. All functions share one thread."""
+        return CallableConstraint(function, prompt, self._vocab_size, self._callers)
+
     def close(self) -> None:
         """Ends the threads that work for constraints. Idempotent."""
+        self._callers.shutdown(wait=False, cancel_futures=True)
         if self._grammars is not None:
             self._grammars.close()
 

@@ -27,6 +27,7 @@ from forkdecode.config import EngineConfig
 from forkdecode.engine.journal_file import frame, open_to_append
 from forkdecode.engine.observer import Phase
 from forkdecode.engine.plan_image import image_of
+from forkdecode.errors import callable_stays
 from forkdecode.model.info import ModelInfo
 from forkdecode.results import EngineStats
 from forkdecode.scheduler.events import GroupEvent, GroupFailed, GroupFinished
@@ -36,7 +37,7 @@ from forkdecode.scheduler.scheduler import Scheduler
 from forkdecode.step import StepOutput, StepPlan
 from forkdecode.text.stop import StopAutomaton
 from forkdecode.text.token_bytes import TokenBytes
-from forkdecode.types import BestOf
+from forkdecode.types import Beam, BestOf, CustomScorer, DiverseBeam
 from forkdecode.wire.records import CODEC
 
 PENDING_BYTES = 64 * 2**20
@@ -94,13 +95,24 @@ class Journal:
         self._ended = False
         self._writer.put(frame(run.payload()))
 
+    def check(self, request: DecodeRequest) -> None:
+        """A replay decides as the engine did, and has no function of the caller's to do it with."""
+        strategy = request.strategy
+        if isinstance(strategy, Beam | DiverseBeam) and isinstance(strategy.scorer, CustomScorer):
+            raise callable_stays("scorer")
+
     def added(self, request: DecodeRequest) -> None:
         number = None if request.automaton is None else self._automaton(request.automaton)
         strategy = request.strategy
         if isinstance(strategy, BestOf) and callable(strategy.rank_by):
             # A caller's scorer ranks after the engine is done: to the engine it is the same as none.
             strategy = dataclasses.replace(strategy, rank_by="none")
-        kept = dataclasses.replace(request, strategy=strategy, automaton=None, constraint=None)
+        options = request.options
+        if options.prefix_allowed_tokens_fn is not None:
+            options = dataclasses.replace(options, prefix_allowed_tokens_fn=None)
+        kept = dataclasses.replace(
+            request, strategy=strategy, options=options, automaton=None, constraint=None
+        )
         self._write("add", kept, number)
 
     def cancelled(self, request_id: str, events: Sequence[GroupEvent]) -> None:

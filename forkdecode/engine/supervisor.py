@@ -15,12 +15,18 @@ import structlog
 from forkdecode.engine.jobs import JobTable, tell
 from forkdecode.engine.port import Job
 from forkdecode.engine.spawn import Child
-from forkdecode.errors import EngineClosedError, ForkdecodeError, ModelLoadError, UnavailableError
+from forkdecode.errors import (
+    EngineClosedError,
+    ForkdecodeError,
+    ModelLoadError,
+    UnavailableError,
+    callable_stays,
+)
 from forkdecode.results import EngineStats
 from forkdecode.scheduler.keeping import check_keep
 from forkdecode.scheduler.request import DecodeRequest, TreeOp, check_capacity
 from forkdecode.strategies.factory import make_policy
-from forkdecode.types import BestOf
+from forkdecode.types import Beam, BestOf, CustomScorer, DiverseBeam
 from forkdecode.wire.messages import (
     AskStats,
     Cancel,
@@ -286,8 +292,12 @@ class Supervisor:
 
 def crossing(request: DecodeRequest) -> DecodeRequest:
     """The request without what stays here: a caller's scorer ranks when the engine is done, and a
-    constraint is made anew, of the options."""
+    constraint is made anew, of the options. Raises InvalidRequestError for a function that can't be."""
+    if request.options.prefix_allowed_tokens_fn is not None:
+        raise callable_stays("prefix_allowed_tokens_fn")
     strategy = request.strategy
+    if isinstance(strategy, Beam | DiverseBeam) and isinstance(strategy.scorer, CustomScorer):
+        raise callable_stays("scorer")
     if isinstance(strategy, BestOf) and callable(strategy.rank_by):
         strategy = dataclasses.replace(strategy, rank_by="none")
     elif request.constraint is None:

@@ -16,13 +16,13 @@ from forkdecode.calls.scoring import ScoreArguments
 from forkdecode.checks import are_ids
 from forkdecode.constraint_types import ConstraintSpec
 from forkdecode.constraints.catalogues import Catalogues
-from forkdecode.constraints.continued import continued, standing
 from forkdecode.constraints.grammar_tokens import special_names
-from forkdecode.constraints.items import catalogue_digest, check_lengths
-from forkdecode.constraints.maker import ConstraintMaker, ends_by_eos
+from forkdecode.constraints.items import catalogue_digest
+from forkdecode.constraints.maker import ConstraintMaker
 from forkdecode.errors import InvalidRequestError, invalid
 from forkdecode.model.info import ModelInfo
 from forkdecode.model.tokenizer import encode_plain, encode_prompt
+from forkdecode.requests.constraint import resolve_constraint
 from forkdecode.requests.text_limit import TextLimit
 from forkdecode.scheduler.request import DecodeRequest
 from forkdecode.step import I64, ProcessorSpec
@@ -132,7 +132,14 @@ class Resolver:
         ends = np.union1d(eos_ids, stop_ids).astype(np.int64)
         processors = self._processors(options, ends)
         stop_ids = np.setdiff1d(stop_ids, eos_ids).astype(np.int64)
-        constraint = self._constraint(options, ids, constraint_start, processors.forced_prefix, stop_ids)
+        constraint = resolve_constraint(
+            self._constraints,
+            options,
+            ids,
+            constraint_start,
+            processors.forced_prefix,
+            (np.array(self._info.eos_ids, np.int64), stop_ids),
+        )
         return DecodeRequest(
             request_id=request_id,
             prompt=ids,
@@ -279,29 +286,6 @@ class Resolver:
     def close(self) -> None:
         """Ends the threads that work for constraints. Idempotent."""
         self._constraints.close()
-
-    def _constraint(
-        self, options: Options, prompt: I64, start: int | None, forced: tuple[int, ...], stop_ids: I64
-    ) -> Constraint | None:
-        spec = options.constraint
-        if spec is None:
-            return None
-        if options.ignore_eos and ends_by_eos(spec):
-            raise invalid("ignore_eos", "only EOS ends what follows this constraint", "False beside it")
-        constraint = continued(self._constraints.of(spec, stop_ids, prompt[:start]), prompt, start)
-        check_lengths(constraint, options.min_tokens, options.max_tokens)
-        if not forced:
-            return constraint
-        ends = frozenset([*self._info.eos_ids, *stop_ids.tolist()])
-        stands = standing(constraint, np.array(forced, np.int64), ends=ends)
-        if stands == "broken":
-            raise invalid("forced_prefix", "is not allowed by constraint", "what the constraint begins with")
-        if stands == "complete" and len(forced) < options.min_tokens:
-            problem = f"completes the constraint after {len(forced)} tokens"
-            raise invalid(
-                "forced_prefix", problem, f"nothing that ends before min_tokens={options.min_tokens}"
-            )
-        return constraint
 
     def _automaton(self, stop: tuple[str, ...]) -> StopAutomaton | None:
         if not stop:

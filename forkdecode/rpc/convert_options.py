@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from forkdecode.errors import callable_stays
 from forkdecode.rpc.convert_constraints import constraint_message, constraint_of
 from forkdecode.rpc.convert_prompts import piece_of, token_ids
 from forkdecode.rpc.fields import RENAMED, given
 from forkdecode.rpc.v1 import decode_pb2 as pb
 from forkdecode.types import OPTION_NAMES, Options
 
-_SHAPED = ("logit_bias", "bad_words", "allowed_token_ids", "forced_prefix", "constraint")
+_SHAPED = (
+    "logit_bias",
+    "bad_words",
+    "allowed_token_ids",
+    "forced_prefix",
+    "constraint",
+    "prefix_allowed_tokens_fn",
+)
 """Those that are not the same plain value in both."""
 _PLAIN = tuple(name for name in OPTION_NAMES if name not in _SHAPED)
 
@@ -32,7 +40,12 @@ def options_of(message: pb.Options) -> Options:
 
 
 def options_message(options: Options) -> pb.Options:
-    """Every option is written out, so that defaults of another version don't matter."""
+    """Every option is written out, so that defaults of another version don't matter.
+
+    Raises InvalidRequestError for a prefix_allowed_tokens_fn: it is a Python callable and stays where it is.
+    """
+    if options.prefix_allowed_tokens_fn is not None:
+        raise callable_stays("prefix_allowed_tokens_fn")
     values = {RENAMED.get(name, name): getattr(options, name) for name in _PLAIN}
     message = pb.Options(**values, logit_bias=options.logit_bias)
     for word in options.bad_words:

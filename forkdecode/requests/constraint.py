@@ -1,0 +1,52 @@
+"""What a request's options hold its candidates to, checked against the other options."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from forkdecode.allowed import Constraint
+from forkdecode.constraints.continued import continued, standing
+from forkdecode.constraints.items import check_lengths
+from forkdecode.constraints.maker import ConstraintMaker, ends_by_eos
+from forkdecode.errors import invalid
+from forkdecode.step import I64
+from forkdecode.types import Options
+
+
+def resolve_constraint(
+    maker: ConstraintMaker,
+    options: Options,
+    prompt: I64,
+    start: int | None,
+    forced: tuple[int, ...],
+    ends: tuple[I64, I64],
+) -> Constraint | None:
+    """None for none. start: DecodeRequest's constraint_start. forced: the forced prefix's tokens. ends: the
+    model's EOS ids, and the request's stop ids. Raises InvalidRequestError."""
+    constraint = _made(maker, options, prompt, start, ends[1])
+    if constraint is None:
+        return None
+    check_lengths(constraint, options.min_tokens, options.max_tokens)
+    if not forced:
+        return constraint
+    stands = standing(constraint, np.array(forced, np.int64), ends=frozenset(np.concatenate(ends).tolist()))
+    if stands == "broken":
+        name = "constraint" if options.prefix_allowed_tokens_fn is None else "prefix_allowed_tokens_fn"
+        raise invalid("forced_prefix", f"is not allowed by {name}", f"what {name} begins with")
+    if stands == "complete" and len(forced) < options.min_tokens:
+        problem = f"completes the constraint after {len(forced)} tokens"
+        raise invalid("forced_prefix", problem, f"nothing that ends before min_tokens={options.min_tokens}")
+    return constraint
+
+
+def _made(
+    maker: ConstraintMaker, options: Options, prompt: I64, start: int | None, stop_ids: I64
+) -> Constraint | None:
+    spec = options.constraint
+    if options.prefix_allowed_tokens_fn is not None:
+        return maker.calling(options.prefix_allowed_tokens_fn, prompt)
+    if spec is None:
+        return None
+    if options.ignore_eos and ends_by_eos(spec):
+        raise invalid("ignore_eos", "only EOS ends what follows this constraint", "False beside it")
+    return continued(maker.of(spec, stop_ids, prompt[:start]), prompt, start)
