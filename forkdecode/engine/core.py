@@ -35,12 +35,17 @@ class Engine:
         return self.scheduler.has_work
 
     def check_request(self, request: DecodeRequest) -> None:
-        """Raises CapacityError for a request that cannot be served here, whatever else runs. Safe to
-        call from any thread."""
+        """Raises CapacityError for a request that cannot be served here, whatever else runs, and
+        InvalidRequestError for one that the observer cannot keep. Safe to call from any thread."""
         self.scheduler.check_request(request)
+        observer = self._observer
+        if observer is not None:
+            observer.check(request)
 
     def submit(self, request: DecodeRequest) -> None:
-        """Queues a request. Raises CapacityError when it cannot be served here."""
+        """Queues a request. Raises what check_request raises."""
+        if self._observer is not None:
+            self._observer.check(request)
         self.scheduler.add(request)
         if self._observer is not None:
             self._observer.added(request)

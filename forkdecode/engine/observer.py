@@ -14,11 +14,14 @@ Phase: TypeAlias = Literal["schedule", "execute", "commit"]
 
 
 class EngineObserver(Protocol):
-    """Called in the engine's thread, in the order in which things happen; must not raise.
+    """Called in the engine's thread, in the order in which things happen; all but check() must not raise.
 
     A step is planned(), then executed() if there was a plan, then ended(); or died() wherever it
     broke off. Arrays of a plan are the scheduler's own: they may change after the call.
     """
+
+    def check(self, request: DecodeRequest) -> None:
+        """Before a request is taken, in any thread: InvalidRequestError for one that can't be told of."""
 
     def added(self, request: DecodeRequest) -> None:
         """The scheduler took a request."""

@@ -28,16 +28,21 @@ MODULES = (
     events,
     messages,
 )
-"""Their frozen dataclasses, all of them."""
+"""Their frozen dataclasses, all of them but those that stay."""
+STAYING = frozenset({scorer_types.CustomScorer})
+"""They hold a function of a caller's: encoding one is a TypeError."""
 
 
 def records_of(module: ModuleType) -> Iterator[type]:
     """The frozen dataclasses that `module` defines."""
     for value in vars(module).values():
         is_record = isinstance(value, type) and dataclasses.is_dataclass(value)
-        if is_record and value.__module__ == module.__name__:
+        if is_record and value.__module__ == module.__name__ and value not in STAYING:
             yield value
 
 
-CODEC = Codec((cls for module in MODULES for cls in records_of(module)), absent=frozenset({StopAutomaton, Constraint, AllowedSource}))
+CODEC = Codec(
+    (cls for module in MODULES for cls in records_of(module)),
+    absent=frozenset({StopAutomaton, Constraint, AllowedSource}),
+)
 """Stop automata and constraints are made anew, from the options, by whoever has the tokenizer."""

@@ -6,13 +6,14 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from forkdecode.engine.journal import _Writer
 from forkdecode.engine.journal_file import JournalReader, frame, open_to_append
 from forkdecode.errors import InvalidRequestError
-from forkdecode.types import Beam, Sample
+from forkdecode.types import Beam, CustomScorer, DiverseBeam, Sample
 from tests.engine.journals import START, journaled, records
 from tests.scheduler.engines import request, run
 
@@ -119,6 +120,7 @@ def test_a_killed_process_leaves_whole_records(tmp_path: Path) -> None:
     program = f"""
 import os, signal
 from pathlib import Path
+from typing import Any
 from tests.engine.journals import journaled
 from tests.scheduler.engines import request
 from forkdecode.types import Beam
@@ -191,3 +193,20 @@ def test_a_record_that_cannot_be_encoded_ends_the_journal_not_the_engine(tmp_pat
     run(engine)
     engine.close()
     assert [record[0] for record in records(tmp_path / "j")] == ["run", "gap"]
+
+
+@pytest.mark.parametrize("kind", [Beam, DiverseBeam])
+def test_a_scorer_that_cannot_be_kept_is_refused_before_anything_runs(tmp_path: Path, kind: Any) -> None:
+    engine = journaled(tmp_path / "j")
+    what = request(
+        "a", [3, 4, 5], kind(4, scorer=CustomScorer(lambda sums, length, data: sums)), max_tokens=3
+    )
+    for refuse in (engine.check_request, engine.submit):
+        with pytest.raises(InvalidRequestError) as caught:
+            refuse(what)
+        assert caught.value.field == "scorer"
+    assert not engine.has_work
+    engine.submit(request("b", [3, 4, 5], kind(4), max_tokens=3))
+    run(engine)
+    engine.close()
+    assert [record[0] for record in records(tmp_path / "j")][:2] == ["run", "add"]

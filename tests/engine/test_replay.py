@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
-from forkdecode import LLM, Beam, BestOf, Greedy, Sample
+from forkdecode import LLM, Beam, BestOf, Contrastive, DiverseBeam, Greedy, LengthNormalised, Sample
 from forkdecode.engine import start
 from forkdecode.engine.core import Engine
 from forkdecode.engine.replay import Replayed, replay
@@ -34,6 +34,14 @@ STRATEGIES = st.one_of(
     st.builds(Sample, n=st.integers(1, 4), seed=st.integers(0, 5)),
     st.builds(BestOf, best_of=st.just(4), n=st.integers(1, 4), seed=st.integers(0, 5)),
     st.builds(Beam, width=st.integers(1, 5), early_stopping=st.sampled_from([True, False, "never"])),
+    st.sampled_from(
+        [
+            Beam(5, widths=(2, 5, 3), sibling_penalty=0.5),
+            Beam(3, scorer=LengthNormalised()),
+            DiverseBeam(4, 2),
+            DiverseBeam(3, 3, scorer=Contrastive((-2.0, -5.0)), early_stopping="never"),
+        ]
+    ),
 )
 SUBMIT = st.tuples(
     st.integers(1, 30), STRATEGIES, st.integers(1, 10), st.integers(0, 2), st.sampled_from([None, 0, 2])

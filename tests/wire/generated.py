@@ -15,11 +15,22 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from forkdecode import errors, results
+from forkdecode.allowed import AllowedSource, Constraint
 from forkdecode.config import EngineConfig
+from forkdecode.constraint_types import FromCatalogue, JsonSchema, Lark, Regex
 from forkdecode.errors import ForkdecodeError
 from forkdecode.model.info import ModelInfo
 from forkdecode.text.stop import StopAutomaton
-from forkdecode.types import Beam, BestOf, Options, Sample
+from forkdecode.types import (
+    Beam,
+    BestOf,
+    Contrastive,
+    DiverseBeam,
+    LengthNormalised,
+    Options,
+    Sample,
+    StochasticBeam,
+)
 
 TEXTS = st.text(st.characters(), max_size=12)
 UNICODE = st.text(max_size=8)
@@ -79,6 +90,9 @@ def _info(draw: Callable[[st.SearchStrategy[Any]], Any]) -> ModelInfo:
     )
 
 
+SCORERS = st.sampled_from([None, LengthNormalised(0.5), Contrastive((-1.0, -2.5), 0.25)])
+
+
 @functools.cache
 def _checked() -> dict[type, st.SearchStrategy[Any]]:
     """Records that refuse most values: drawn from what they allow."""
@@ -86,8 +100,29 @@ def _checked() -> dict[type, st.SearchStrategy[Any]]:
         Sample: st.builds(Sample, n=st.integers(1, 100), **_sampling()),
         BestOf: _best_of(),
         Beam: st.builds(
-            Beam, width=st.integers(1, 64), early_stopping=st.sampled_from([True, False, "never"])
+            Beam,
+            width=st.just(64),
+            early_stopping=st.sampled_from([True, False, "never"]),
+            widths=st.just(()) | st.just((3, 64, 9)),
+            sibling_penalty=st.floats(0, 1e4),
+            scorer=SCORERS,
         ),
+        DiverseBeam: st.builds(
+            DiverseBeam,
+            width=st.just(24),
+            groups=st.sampled_from([1, 3, 24]),
+            diversity_penalty=st.floats(0, 1e4),
+            scorer=SCORERS,
+        ),
+        LengthNormalised: st.builds(LengthNormalised, st.floats(-100, 100)),
+        Contrastive: st.builds(
+            Contrastive, st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=3).map(tuple), st.floats(-9, 9)
+        ),
+        StochasticBeam: st.builds(StochasticBeam, width=st.integers(1, 100), **_sampling()),
+        Regex: st.builds(Regex, UNICODE.filter(bool)),
+        JsonSchema: st.builds(JsonSchema, st.just('{"type": "string"}')),
+        Lark: st.builds(Lark, UNICODE.filter(bool), st.sampled_from(["lark", "gbnf"])),
+        FromCatalogue: st.builds(FromCatalogue, UNICODE.filter(bool), st.sampled_from(["eos", "item"])),
         Options: _options(),
         ModelInfo: _info(),
         EngineConfig: st.builds(
@@ -148,6 +183,8 @@ _PLAIN: dict[Any, st.SearchStrategy[Any]] = {
     bool: st.booleans(),
     type(None): st.none(),
     StopAutomaton: st.none(),
+    Constraint: st.none(),
+    AllowedSource: st.none(),
 }
 
 
