@@ -13,6 +13,7 @@ from forkdecode.client.settings import Settings
 from forkdecode.client.tree_call import Put as PutTree
 from forkdecode.client.tree_call import TreeCall
 from forkdecode.client.writer import Letter
+from forkdecode.client.writing import write
 from forkdecode.errors import (
     CancelledError,
     DeadlineError,
@@ -97,7 +98,7 @@ class Transport:
             call = self._stub.Session(metadata=self._settings.metadata)
             try:
                 async with asyncio.timeout(attempts.seconds_left()):
-                    await call.write(begin)
+                    await write(call, begin)
                     first = await call.read()
                 if isinstance(first, pb.TreeEvent):
                     return self._opened(loop, call, first, put)

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import grpc
 
+from forkdecode.client.writing import write
 from forkdecode.errors import EngineClosedError, ForkdecodeError, UnavailableError, invalid
 from forkdecode.rpc.convert_tree_commands import close_message
 from forkdecode.rpc.convert_tree_events import tree_events
@@ -18,8 +19,6 @@ from forkdecode.tree_types import TreeEvent, TreeOpened
 
 Put: TypeAlias = Callable[[TreeEvent | ForkdecodeError], None]
 """Takes a session's events; an error is the last. Must not block."""
-_WRITE_FAILED = "Internal error from Core"
-"""What grpcio makes of a call that the server ended, whatever its status, when it is being written to."""
 CLOSE_SECONDS = 5.0
 """How long a server may take to end a session before its connection is cut."""
 
@@ -71,7 +70,7 @@ class TreeCall:
     async def _write(self) -> None:
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # _read tells
             while True:
-                await self._call.write(await self._outgoing.get())
+                await write(self._call, await self._outgoing.get())
 
     async def _read(self) -> None:
         failure: ForkdecodeError
@@ -82,7 +81,7 @@ class TreeCall:
                     self._put(event)
             failure = UnavailableError(f"the server ended the tree session {self._name}")
         except grpc.aio.AioRpcError as error:
-            failure = self._told(error)
+            failure = error_of(error)
             failure.__cause__ = error
         except asyncio.CancelledError:
             failure = EngineClosedError("the call was cancelled")
@@ -93,8 +92,3 @@ class TreeCall:
             self._writing.cancel()
             self._call.cancel()
         self._put(EngineClosedError("the tree was closed") if self._closing else failure)
-
-    def _told(self, error: grpc.aio.AioRpcError) -> ForkdecodeError:
-        if error.code() is grpc.StatusCode.INTERNAL and error.details() == _WRITE_FAILED:
-            return UnavailableError(f"the connection of {self._name} ended as a command was sent")
-        return error_of(error)

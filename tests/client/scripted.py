@@ -44,6 +44,15 @@ class Script(DecodeServiceServicer):
             self.cancelled.set()
             raise
 
+    async def Session(self, commands: Any, context: Any) -> AsyncIterator[pb.TreeEvent]:  # noqa: N802
+        """Opens a session; the act is the call's end, when the first command after that has come."""
+        act = self.acts[min(len(self.requests), len(self.acts) - 1)]
+        self.requests.append(await anext(commands))
+        yield pb.TreeEvent(changes=[pb.TreeChange(opened=pb.TreeOpened(tree="t", model="m", limits=LIMITS))])
+        await anext(commands)
+        async for _ in act(self.requests[-1], context):
+            pass
+
     async def GetStats(self, request: Any, context: Any) -> Any:  # noqa: N802
         act = self.acts[min(len(self.requests), len(self.acts) - 1)]
         self.requests.append(request)
@@ -94,6 +103,7 @@ async def silent(request: Any, context: Any) -> AsyncIterator[pb.DecodeEvent]:
     yield STARTED
 
 
+LIMITS = pb.TreeLimits(max_nodes=9, max_depth=9, max_tokens=9)
 STARTED = pb.DecodeEvent(request_id="r", started=pb.Started(prompt_tokens=3))
 FINISHED = pb.DecodeEvent(
     request_id="r",

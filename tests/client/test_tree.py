@@ -22,6 +22,8 @@ from forkdecode.errors import (
     InvalidRequestError,
     UnavailableError,
 )
+from forkdecode.tree_types import Fork
+from tests.client.scripted import fails, scripted
 from tests.server.servers import Running
 
 PROMPT = "hello you"
@@ -301,6 +303,18 @@ class TestSessions:
         wrong: Any = {"max_nodes": 3}
         with pytest.raises(InvalidRequestError, match=r"^limits: "):
             client.tree(PROMPT, limits=wrong)
+
+    def test_why_it_ended_is_told_even_as_commands_are_sent(self) -> None:
+        """gRPC's own write() makes INTERNAL of a call that ends meanwhile, whatever its status."""
+        error = CapacityError("max_nodes: too many", field="max_nodes", limit="at most 9")
+        with scripted(fails(error)) as script, Client(script.address, retries=0) as client:
+            for _ in range(20):
+                tree = client.tree()
+                for number in range(100):
+                    tree._link.send(Fork(number, 0))
+                with pytest.raises(CapacityError) as caught:
+                    tree.import_(NodePath("m", 0, None, (1,), 0, "", 3))
+                assert str(caught.value) == str(error)
 
     def test_a_server_that_is_not_there(self) -> None:
         with Client("127.0.0.1:1", retries=0) as client, pytest.raises(UnavailableError):
