@@ -125,11 +125,13 @@ class Grammars:
                 threading.stack_size(usual)
 
     def _forget_failed(self, key: _Key) -> Callable[[Future[Compiled]], None]:
+        known, lock = self._known, self._lock  # not self, which has the future: it would live on with it
+
         def done(future: Future[Compiled]) -> None:
             if future.cancelled() or future.exception() is not None:
-                with self._lock:
-                    if self._known.get(key) is future:
-                        del self._known[key]
+                with lock:
+                    if known.get(key) is future:
+                        del known[key]
 
         return done
 

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forkdecode.allowed import AllowedBits, ConstraintRows
@@ -42,6 +42,7 @@ ENDS = {EOS, SECOND_EOS}
 
 
 @pytest.mark.parametrize("name", SPECS)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_forked_rows_are_those_of_matchers_that_read_each_row_alone(name: str, data: st.DataObject) -> None:
     constraint = COMPILER.of(SPECS[name])
