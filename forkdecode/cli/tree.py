@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,10 @@ import typer
 
 from forkdecode.calls.picture import Picture, page
 from forkdecode.calls.tree.exported import exported_picture
+from forkdecode.calls.tree.saved import SAVED, read_json
 from forkdecode.cli.tokenizer import open_tokenizer
 from forkdecode.errors import invalid
 from forkdecode.tree_types import NodePath
-
-_ALLOWED = "what Tree.save wrote, exported nodes as JSON (a list, or one a line), or a step journal"
 
 
 def show_tree(
@@ -35,30 +33,13 @@ def _is_journal(path: Path) -> bool:
 
 
 def _saved(path: Path) -> Picture:
-    try:
-        text = path.read_text("utf-8")
-    except UnicodeDecodeError:
-        raise invalid("file", f"{str(path)!r} is no text", _ALLOWED) from None
-    plain = _parsed(text)
+    plain = read_json(path, "file")
     if isinstance(plain, dict) and "format" in plain:
         return Picture.of_json(plain)
     items = plain if isinstance(plain, list) else [plain]
     if not items:
-        raise invalid("file", f"{str(path)!r} holds no node", _ALLOWED)
+        raise invalid("file", f"{str(path)!r} holds no node", f"{SAVED}, or a step journal")
     return exported_picture(path.name, [NodePath.of_json(item) for item in items])
-
-
-def _parsed(text: str) -> Any:
-    """One value, or a value a line."""
-    try:
-        return json.loads(text)
-    except ValueError as whole:
-        try:
-            return [json.loads(line) for line in text.splitlines() if line.strip()]
-        except ValueError:
-            raise invalid("file", f"is no JSON ({whole})", _ALLOWED) from None
-    except RecursionError:
-        raise invalid("file", "is nested too deeply", _ALLOWED) from None
 
 
 def _journal(path: Path, only: str | None, until: int | None, tokenizer: str | None) -> Picture:

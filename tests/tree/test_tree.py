@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ from forkdecode import (
     TreeLimits,
 )
 from forkdecode.calls.tree import Node
-from forkdecode.constraint_types import JsonSchema
+from forkdecode.constraint_types import JsonSchema, Regex
 from forkdecode.tree.lineages import decode_seed
 from tests.llm.models import PROMPT, TOKENIZER, ids, opened, tiny_llama
 
@@ -225,6 +226,94 @@ def test_what_is_exported_is_plain_and_comes_back(llm: LLM) -> None:
         assert [n.token_ids for n in found] == [n.token_ids for n in expected]
 
 
+def test_a_saved_tree_is_loaded_and_goes_on(llm: LLM, tmp_path: Path) -> None:
+    file = tmp_path / "tree.fd"
+    with llm.tree(PROMPT, seed=3) as tree:
+        [first, second] = tree.decode(tree.root, Sample(n=2), **WORDS)
+        given = tree.extend(first, " a")
+        [held] = tree.decode(given, Sample(), max_tokens=3, constraint=Regex("[ab]{9}"))
+        cut = tree.truncate(second, second.num_tokens - 1)
+        running = tree.start(tree.root, **LONG)
+        tree.prune(given, subtree=False)
+        tree.save(file)
+        tree.prune(running)
+        kept = [node for node in tree.nodes if node not in running]
+        expected = [tree.decode(node, Sample(n=2), **WORDS) for node in kept]
+        expected.append(tree.decode(held, max_tokens=20, constraint=Regex("[ab]{9}")))
+    tree.save(tmp_path / "ended.fd")
+    with llm.tree() as other:
+        back = other.load(file)
+        assert [told(node) for node in back] == [told(node) for node in kept]
+        assert [node.path_text for node in back] == [node.path_text for node in kept]
+        by_text = dict(zip(kept, back, strict=True))
+        assert (by_text[cut].parent, by_text[held].parent) == (by_text[tree.root], None)
+        found = [other.decode(node, Sample(n=2), **WORDS) for node in back]
+        found.append(other.decode(by_text[held], max_tokens=20, constraint=Regex("[ab]{9}")))
+        assert [[n.token_ids for n in made] for made in found] == [
+            [n.token_ids for n in made] for made in expected
+        ]
+        with pytest.raises(InvalidRequestError, match="saved after the tree had ended"):
+            other.load(tmp_path / "ended.fd")
+    (tmp_path / "lines.json").write_text("\n".join(json.dumps(p.to_json()) for p in exported(llm)))
+    with llm.tree() as other:
+        assert [node.text for node in other.load(tmp_path / "lines.json")] == [PROMPT, "!"]
+        assert other.load(file)[0].text == PROMPT
+
+
+def told(node: Node) -> tuple[Any, ...]:
+    """What of a node a file keeps."""
+    return (node.token_ids, node.text, node.state, node.finish_reason, node.cumulative_logprob, node.lineage)
+
+
+def exported(llm: LLM) -> list[NodePath]:
+    with llm.tree(PROMPT) as tree:
+        return tree.export([tree.root, tree.extend(tree.root, "!")])
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", "hello", "{}", "[3]", '{"format": "x"}', '{"format": 1, "paths": [{"own_ids": [1]}]}'],
+)
+def test_what_cannot_be_loaded_is_refused(llm: LLM, tmp_path: Path, content: str) -> None:
+    (tmp_path / "x").write_text(content)
+    with llm.tree(PROMPT) as tree:
+        with pytest.raises(InvalidRequestError):
+            tree.load(tmp_path / "x")
+        with pytest.raises(FileNotFoundError):
+            tree.load(tmp_path / "nowhere")
+        assert tree.nodes == (tree.root,)
+
+
+def test_of_no_nodes_nothing_is_done(llm: LLM) -> None:
+    with llm.tree(PROMPT) as tree:
+        for quiet in (tree.prune, tree.stop, tree.finish, tree.pin, tree.unpin, tree.wait):
+            quiet([])
+        made: list[list[object]] = [
+            [*tree.decode([])],
+            [*tree.start([])],
+            [*tree.export([])],
+            [*tree.import_([])],
+        ]
+        assert made == [[], [], [], []]
+        assert (tree.score([]), list(tree.stream([]))) == ([], [])
+        with pytest.raises(InvalidRequestError, match="colour"):
+            tree.decode([], colour=1)
+        assert tree.nodes == (tree.root,)
+
+
+def test_given_twice_the_same_a_node_has_two_children_of_one_path(llm: LLM) -> None:
+    """What is drawn hangs on the path and the seed; forks draw by themselves."""
+    with llm.tree(PROMPT) as tree:
+        twins = [tree.extend(tree.root, " a") for _ in range(2)]
+        assert twins[0].lineage == twins[1].lineage
+        drawn = [tree.decode(node, Sample(), **WORDS)[0].token_ids for node in twins]
+        assert drawn[0] == drawn[1]
+        again = tree.decode(twins[1], Sample(n=1), **WORDS)[0].token_ids
+        forks = [tree.extend(fork, " a") for fork in tree.fork(tree.root, 2)]
+        apart = {tree.decode(node, Sample(), **WORDS)[0].token_ids for node in forks}
+        assert len(apart | {drawn[0], again}) == 4
+
+
 WRONG: dict[str, tuple[Callable[[Tree], object], str]] = {
     "no node": (lambda tree: tree.decode(0), "nodes"),  # type: ignore[arg-type]
     "nodes": (lambda tree: tree.prune("all"), "nodes"),  # type: ignore[arg-type]
@@ -333,6 +422,8 @@ def test_coroutines() -> None:
                 assert [(await tree.extend(child, "!")).path_token_ids[:-1], child.text] == own
                 events = [event async for event in tree.stream(root, Sample(n=2), **WORDS)]
                 assert sum(isinstance(event, NodeStopped) for event in events) == 2
+                assert (await tree.decode([]), await tree.prune([])) == ([], None)
+                assert [event async for event in tree.stream([])] == []
                 scores = await tree.score(child, ["a"])
                 assert scores[0].token_ids == ids("a")
                 await tree.pin(child)

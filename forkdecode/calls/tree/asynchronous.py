@@ -11,13 +11,14 @@ from types import TracebackType
 from typing import Any, TypeVar, overload
 
 from forkdecode.calls.tree import verbs
-from forkdecode.calls.tree.drawing import draw, write_page, write_picture
+from forkdecode.calls.tree.drawing import draw, write_page
 from forkdecode.calls.tree.link import AsyncTreeLink
 from forkdecode.calls.tree.node import Node
 from forkdecode.calls.tree.reader import Reader
+from forkdecode.calls.tree.saved import batches, read_saved, write_saved
 from forkdecode.calls.tree.verbs import Nodes, Verb
 from forkdecode.calls.tree.view import Reply, TreeView
-from forkdecode.errors import invalid
+from forkdecode.errors import EngineClosedError, UnavailableError, invalid
 from forkdecode.results import ScoredContinuation
 from forkdecode.tree_types import NodeDelta, NodePath, NodeStopped, TreeLimits, TreeOpened
 from forkdecode.types import Greedy, Options, Sample
@@ -237,15 +238,24 @@ class AsyncTree:
         """Tree.render; nothing to await."""
         write_page(path, draw(self._view, title, scores))
 
-    def save(
+    async def save(
         self,
         path: str | os.PathLike[str],
         *,
         title: str | None = None,
         scores: Mapping[Node, float] | None = None,
     ) -> None:
-        """Tree.save; nothing to await."""
-        write_picture(path, draw(self._view, title, scores))
+        """Tree.save, awaited."""
+        paths: list[NodePath] = []
+        with contextlib.suppress(EngineClosedError, UnavailableError):
+            for nodes in batches(self.nodes):
+                paths += await self.export(nodes)
+        picture = draw(self._view, title, scores)
+        await asyncio.to_thread(write_saved, path, picture, paths)
+
+    async def load(self, path: str | os.PathLike[str]) -> list[Node]:
+        """Tree.load, awaited."""
+        return await self.import_(await asyncio.to_thread(read_saved, path))
 
     async def close(self) -> None:
         """Ends the session and frees all it holds. Idempotent."""
@@ -275,6 +285,8 @@ class AsyncTree:
     async def _send(self, verb: Verb[T]) -> Reply:
         if self._view.error is not None:
             raise self._view.error
+        if verb.nothing:
+            return Reply.of_nothing()
         number, reply = self._view.expect(stream=verb.stream)
         try:
             await self._link.send(verb.command(number))

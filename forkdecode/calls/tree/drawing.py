@@ -1,8 +1,7 @@
-"""Pictures of a tree as files: a page to look at, or records to make the page of later."""
+"""Pictures of a tree, and pages that show them."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,8 +33,3 @@ def _checked(scores: Mapping[Node, float] | None) -> dict[Node, float]:
 def write_page(path: str | os.PathLike[str], picture: Picture) -> None:
     """Raises OSError."""
     Path(path).write_text(page(picture), "ascii")
-
-
-def write_picture(path: str | os.PathLike[str], picture: Picture) -> None:
-    """Raises OSError."""
-    Path(path).write_text(json.dumps(picture.to_json(), allow_nan=False) + "\n", "ascii")

@@ -13,14 +13,15 @@ from types import TracebackType
 from typing import Any, TypeVar, overload
 
 from forkdecode.calls.tree import verbs
-from forkdecode.calls.tree.drawing import draw, write_page, write_picture
+from forkdecode.calls.tree.drawing import draw, write_page
 from forkdecode.calls.tree.link import TreeLink
 from forkdecode.calls.tree.node import Node
+from forkdecode.calls.tree.saved import batches, read_saved, write_saved
 from forkdecode.calls.tree.stream import NodeStream
 from forkdecode.calls.tree.verbs import Nodes, Verb
 from forkdecode.calls.tree.view import Reply, TreeView
 from forkdecode.checks import check_float
-from forkdecode.errors import ForkdecodeError, invalid
+from forkdecode.errors import EngineClosedError, ForkdecodeError, UnavailableError, invalid
 from forkdecode.results import ScoredContinuation
 from forkdecode.tree_types import Command, Decode, NodePath, TreeEvent, TreeLimits, TreeOpened
 from forkdecode.types import Greedy, Options, Sample
@@ -241,11 +242,21 @@ class Tree:
         title: str | None = None,
         scores: Mapping[Node, float] | None = None,
     ) -> None:
-        """Like render(), but writes what `forkdecode tree show` makes the page of. Not to be imported: what
-        export() returns is."""
+        """Writes what load() makes the nodes of again, in another session of the same model, and what
+        `forkdecode tree show` makes render()'s page of. Nodes that are being generated are only shown, and
+        so are all of a tree that has ended. Raises as render()."""
+        paths: list[NodePath] = []
+        with contextlib.suppress(EngineClosedError, UnavailableError):
+            for nodes in batches(self.nodes):
+                paths += self.export(nodes)
         with self._changed:
             picture = draw(self._view, title, scores)
-        write_picture(path, picture)
+        write_saved(path, picture, paths)
+
+    def load(self, path: str | os.PathLike[str]) -> list[Node]:
+        """import_() of the nodes in a file: of what save() wrote, or of exported nodes as JSON. Raises
+        OSError too."""
+        return self.import_(read_saved(path))
 
     def close(self) -> None:
         """Ends the session and frees all it holds. Idempotent."""
@@ -270,10 +281,12 @@ class Tree:
             raise
         return verb.read(reply)
 
-    def _send(self, verb: Verb[T]) -> tuple[Command, Reply]:
+    def _send(self, verb: Verb[T]) -> tuple[Command | None, Reply]:
         with self._changed:
             if self._view.error is not None:
                 raise self._view.error
+            if verb.nothing:
+                return None, Reply.of_nothing()
             number, reply = self._view.expect(stream=verb.stream)
             try:
                 command = verb.command(number)
@@ -288,7 +301,7 @@ class Tree:
         if reply.error is not None:
             raise reply.error
 
-    def _give_up(self, command: Command, reply: Reply) -> None:
+    def _give_up(self, command: Command | None, reply: Reply) -> None:
         """The caller was interrupted: it will never learn of the nodes that it asked for."""
         if isinstance(command, Decode) and reply.nodes:
             self._send(verbs.prune(reply.nodes, True))

@@ -32,18 +32,20 @@ from forkdecode.types import Greedy, Sample, make_options
 
 T = TypeVar("T")
 Nodes: TypeAlias = Node | Sequence[Node]
-"""One node or several."""
+"""One node or several; of none at all nothing is done."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verb(Generic[T]):
     """command: made of an id. read: what the caller gets, once the reply has ended or, with at_once,
-    been accepted. stream: whether the nodes' events are wanted one by one."""
+    been accepted. stream: whether the nodes' events are wanted one by one. nothing: it is about no node at
+    all, so there is nothing to be sent, and `read` takes Reply.of_nothing()."""
 
     command: Callable[[int], Command]
     read: Callable[[Reply], T]
     at_once: bool = False
     stream: bool = False
+    nothing: bool = False
 
     def ready(self, reply: Reply) -> bool:
         """Whether `read` may be called."""
@@ -78,6 +80,7 @@ def decode(
         lambda reply: reply.nodes,
         at_once=at_once,
         stream=stream,
+        nothing=not ids,
     )
 
 
@@ -105,54 +108,55 @@ def score(
     return Verb(
         lambda number: ScoreNodes(number, ids, continuations, top_logprobs, priority),
         lambda reply: [reply.scored[node] for node in ids],
+        nothing=not ids,
     )
 
 
 def prune(nodes: Nodes, subtree: Any) -> Verb[None]:
     ids = _ids(some(nodes))
-    return _quiet(lambda number: Prune(number, ids, subtree))
+    return _quiet(ids, lambda number: Prune(number, ids, subtree))
 
 
 def pin(nodes: Nodes, ttl: Any) -> Verb[None]:
     ids = _ids(some(nodes))
-    return _quiet(lambda number: Pin(number, ids, ttl))
+    return _quiet(ids, lambda number: Pin(number, ids, ttl))
 
 
 def unpin(nodes: Nodes) -> Verb[None]:
     ids = _ids(some(nodes))
-    return _quiet(lambda number: Unpin(number, ids))
+    return _quiet(ids, lambda number: Unpin(number, ids))
 
 
 def stop(nodes: Nodes) -> Verb[None]:
     ids = _ids(some(nodes))
-    return _quiet(lambda number: Stop(number, ids))
+    return _quiet(ids, lambda number: Stop(number, ids))
 
 
 def finish(nodes: Nodes) -> Verb[None]:
     ids = _ids(some(nodes))
-    return _quiet(lambda number: Finish(number, ids))
+    return _quiet(ids, lambda number: Finish(number, ids))
 
 
 def export(nodes: Nodes) -> Verb[list[NodePath]]:
     ids = _ids(some(nodes))
-    return Verb(lambda number: Export(number, ids), lambda reply: list(reply.paths))
+    return Verb(lambda number: Export(number, ids), lambda reply: list(reply.paths), nothing=not ids)
 
 
 def import_(paths: NodePath | Iterable[NodePath]) -> Verb[list[Node]]:
     items = (paths,) if isinstance(paths, NodePath) else tuple(paths)
-    return _made(lambda number: Import(number, items))
+    return _made(lambda number: Import(number, items), nothing=not items)
 
 
-def _made(command: Callable[[int], Command]) -> Verb[list[Node]]:
-    return Verb(command, lambda reply: reply.nodes, at_once=True)
+def _made(command: Callable[[int], Command], *, nothing: bool = False) -> Verb[list[Node]]:
+    return Verb(command, lambda reply: reply.nodes, at_once=True, nothing=nothing)
 
 
 def _first(command: Callable[[int], Command]) -> Verb[Node]:
     return Verb(command, lambda reply: reply.nodes[0], at_once=True)
 
 
-def _quiet(command: Callable[[int], Command]) -> Verb[None]:
-    return Verb(command, lambda reply: None)
+def _quiet(ids: Sequence[int], command: Callable[[int], Command]) -> Verb[None]:
+    return Verb(command, lambda reply: None, nothing=not ids)
 
 
 def running(reply: Reply) -> list[Node]:

@@ -39,6 +39,11 @@ class Reply:
     usages: tuple[Usage, ...] = ()
     events: deque[NodeDelta | NodeStopped] | None = None
 
+    @staticmethod
+    def of_nothing() -> Reply:
+        """To what was not sent, because there was nothing to be done."""
+        return Reply(accepted=True, done=True, events=deque())
+
     @property
     def answered(self) -> bool:
         """Whether it is known that it was accepted or refused."""
