@@ -26,7 +26,8 @@ def resolve_constraint(
     constraint = _made(maker, options, prompt, start, ends[1])
     if constraint is None:
         return None
-    check_lengths(constraint, options.min_tokens, options.max_tokens)
+    if start is None:  # in a tree, what one decode leaves unfinished the next goes on with
+        check_lengths(constraint, options.min_tokens, options.max_tokens)
     if not forced:
         return constraint
     stands = standing(constraint, np.array(forced, np.int64), ends=frozenset(np.concatenate(ends).tolist()))

@@ -7,6 +7,7 @@ Pure Python: an LLM in this process is not needed.
 """
 
 from forkdecode.search.adaptive import AdaptiveConsistency, lead_confidence
+from forkdecode.search.best_first import TopN
 from forkdecode.search.best_of_n import BestOfN, SelfConsistency
 from forkdecode.search.branch import Branch
 from forkdecode.search.budget import Budget, Spent
@@ -20,6 +21,8 @@ from forkdecode.search.result import SearchResult
 from forkdecode.search.run import run
 from forkdecode.search.run_async import run_async
 from forkdecode.search.step_beam import StepBeam
+from forkdecode.search.top_n import TopItem, TopNResult
+from forkdecode.search.top_n_run import top_n, top_n_async
 from forkdecode.search.tree_quest import TreeQuest
 from forkdecode.search.verifiers import TreeVerifier, Verifier, each
 from forkdecode.search.work import Expand, Expanded, How, Policy, Work
@@ -44,6 +47,9 @@ __all__ = [
     "SelfConsistency",
     "Spent",
     "StepBeam",
+    "TopItem",
+    "TopN",
+    "TopNResult",
     "TreeQuest",
     "TreeVerifier",
     "Verifier",
@@ -56,5 +62,7 @@ __all__ = [
     "puct",
     "run",
     "run_async",
+    "top_n",
+    "top_n_async",
     "uct",
 ]
