@@ -73,9 +73,7 @@ def test_min_tokens_and_bad_words_hold_along_the_path(llm: LLM) -> None:
     with llm.tree(PROMPT) as tree:
         found = top_n(tree, 500, options=chosen)
     expected = [
-        (*item, EOS_ID)
-        for item in ITEMS
-        if len(item) >= 3 and 1 not in item and (2, 3) not in pairwise(item)
+        (*item, EOS_ID) for item in ITEMS if len(item) >= 3 and 1 not in item and (2, 3) not in pairwise(item)
     ]
     assert found.exact
     assert sorted(item.token_ids for item in found.items) == sorted(expected)
