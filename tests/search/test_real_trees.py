@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from forkdecode import LLM, AsyncLLM, Options, Sample
+from forkdecode import LLM, AsyncClient, AsyncLLM, Client, Options, Sample
 from forkdecode.search import Budget, Decoding, SearchResult, run, run_async
 from tests.search.test_run import POLICIES
 from tests.search.world import rewards
+from tests.server.servers import running_server
 from tests.tiny_model import save_tiny_llama
 
 DECODING = Decoding(
@@ -55,10 +56,36 @@ def test_every_policy_in_process(name: str, llm: LLM, in_a_loop: dict[str, Searc
             assert node.token_ids == branch.token_ids
             assert node.completion == branch.transcript
             assert branch.is_finished == (node.finish_reason in ("eos", "stop"))
-    elsewhere = in_a_loop[name]  # all of them at once, in one batch
-    assert [b.id for b in elsewhere.finished] == [b.id for b in result.finished]
-    assert [b.transcript for b in elsewhere.finished] == [b.transcript for b in result.finished]
-    assert replace(elsewhere.spent, seconds=0.0) == replace(result.spent, seconds=0.0)
+    same(in_a_loop[name], result)  # all of them at once, in one batch
+
+
+def same(one: SearchResult, other: SearchResult) -> None:
+    assert [b.id for b in one.finished] == [b.id for b in other.finished]
+    assert [b.transcript for b in one.finished] == [b.transcript for b in other.finished]
+    assert replace(one.spent, seconds=0.0) == replace(other.spent, seconds=0.0)
+
+
+def test_every_policy_by_a_server(llm: LLM, in_a_loop: dict[str, SearchResult]) -> None:
+    """By threads one after another, and by an event loop all at once."""
+
+    async def searches(address: str) -> dict[str, SearchResult]:
+        async with AsyncClient(address) as client:
+
+            async def one(name: str) -> SearchResult:
+                async with await client.tree("hello", seed=4) as tree:
+                    return await run_async(tree, POLICIES[name](), rewards, budget=BUDGET, decoding=DECODING)
+
+            return dict(zip(POLICIES, await asyncio.gather(*map(one, POLICIES)), strict=True))
+
+    with running_server(llm) as server:
+        with Client(server.address) as client:
+            for name, make in POLICIES.items():
+                with client.tree("hello", seed=4) as tree:
+                    result = run(tree, make(), rewards, budget=BUDGET, decoding=DECODING)
+                    same(result, in_a_loop[name])
+        for name, result in asyncio.run(searches(server.address)).items():
+            same(result, in_a_loop[name])
+    assert llm.stats().held_nodes == 0
 
 
 def test_nothing_is_held_after_a_search(llm: LLM) -> None:
