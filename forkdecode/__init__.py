@@ -11,6 +11,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from forkdecode.config import DEFAULT_MODEL, EngineConfig
+from forkdecode.constraint_types import FromCatalogue, JsonSchema, Lark, Regex
 from forkdecode.errors import (
     AuthenticationError,
     CancelledError,
@@ -61,6 +62,10 @@ if TYPE_CHECKING:
     from forkdecode.calls.handle import AsyncHandle, EventStream, Handle
     from forkdecode.calls.tree import AsyncTree, Node, NodeStream, Tree
     from forkdecode.client import AsyncClient, Client, Tls
+    from forkdecode.constraints.catalogue import Catalogue
+    from forkdecode.constraints.catalogue_build import build_catalogue
+    from forkdecode.constraints.catalogue_file import open_catalogue, save_catalogue
+    from forkdecode.constraints.catalogues import Catalogues
     from forkdecode.llm import LLM, AsyncLLM
 
 # Read by OpenMP when torch is loaded. Its threads would otherwise spin between two products, on cores
@@ -80,6 +85,11 @@ _LAZY = {
     "AsyncTree": "forkdecode.calls.tree",
     "Node": "forkdecode.calls.tree",
     "NodeStream": "forkdecode.calls.tree",
+    "Catalogue": "forkdecode.constraints.catalogue",
+    "Catalogues": "forkdecode.constraints.catalogues",
+    "build_catalogue": "forkdecode.constraints.catalogue_build",
+    "open_catalogue": "forkdecode.constraints.catalogue_file",
+    "save_catalogue": "forkdecode.constraints.catalogue_file",
 }
 """Where each name is that is imported when first used."""
 
@@ -109,6 +119,8 @@ __all__ = [
     "Candidate",
     "CandidateFinished",
     "CapacityError",
+    "Catalogue",
+    "Catalogues",
     "Client",
     "Committed",
     "Contrastive",
@@ -124,10 +136,13 @@ __all__ = [
     "EventStream",
     "Finished",
     "ForkdecodeError",
+    "FromCatalogue",
     "Greedy",
     "GroupFailedError",
     "Handle",
     "InvalidRequestError",
+    "JsonSchema",
+    "Lark",
     "LengthNormalised",
     "LiveBeam",
     "ModelLoadError",
@@ -138,6 +153,7 @@ __all__ = [
     "NodeStream",
     "Options",
     "QueueFullError",
+    "Regex",
     "Sample",
     "ScoreResult",
     "ScoredContinuation",
@@ -151,4 +167,7 @@ __all__ = [
     "TreeLimits",
     "UnavailableError",
     "Usage",
+    "build_catalogue",
+    "open_catalogue",
+    "save_catalogue",
 ]
