@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from forkdecode.errors import GroupFailedError
 from forkdecode.results import TokenLogprob
 from forkdecode.scheduler.events import CandidateRecord, TopPairs
 from forkdecode.scheduler.group import SequenceGroup
@@ -73,7 +74,10 @@ def partial_records(group: SequenceGroup) -> tuple[CandidateRecord, ...]:
 def _cut_off(group: SequenceGroup) -> HypothesisBatch:
     """The live rows as hypotheses that end where they are, best first."""
     rows = group.rows
-    scores = group.policy.live_score(rows)
+    try:
+        scores = group.policy.live_score(rows)
+    except GroupFailedError:  # a caller's scorer, of a group that ends for another reason: that is told
+        scores = rows.selection.astype(np.float64)
     order = np.argsort(-scores, kind="stable").astype(np.int32)
     parents, tokens, logprobs, selection_logprobs = group.history.last(order)
     return HypothesisBatch(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -15,6 +15,29 @@ from tests.strategies.toy import Markov
 Path = tuple[int, ...]
 Hypothesis = tuple[Path, float, int]
 Live = list[tuple[Path, np.float32]]
+
+
+class Model(Protocol):
+    """What a beam searches."""
+
+    def row(self, path: Path) -> np.ndarray:
+        """[V] log-probabilities after `path`, float32; -inf for what may not follow."""
+
+    def ends(self, path: Path) -> int:
+        """Why `path` is complete by its last token, LIVE where it is not."""
+
+
+class OfMarkov:
+    """A model by the last token."""
+
+    def __init__(self, model: Markov) -> None:
+        self._model = model
+
+    def row(self, path: Path) -> np.ndarray:
+        return self._model.logprobs[path[-1] if path else 0]
+
+    def ends(self, path: Path) -> int:
+        return self._model.reason(path[-2] if path[1:] else 0, path[-1])
 
 
 class Candidate(NamedTuple):
@@ -41,17 +64,14 @@ def score_of(beam: Beam | DiverseBeam) -> Callable[[np.float32, int], float]:
     return lambda total, g: float(total / np.float32(g**penalty))
 
 
-def candidates(model: Markov, live: Live, last: bool) -> list[Candidate]:
+def candidates(model: Model, live: Live, last: bool) -> list[Candidate]:
     """All legal ones, each row's from the best down."""
     found = []
     for row, (path, total) in enumerate(live):
-        tokens = [
-            (np.float32(total + model.logprobs[path[-1] if path else 0, token]), token)
-            for token in range(model.vocab)
-        ]
+        tokens = [(np.float32(total + own), token) for token, own in enumerate(model.row(path))]
         tokens = sorted((t for t in tokens if t[0] > -np.inf), key=lambda t: (-t[0], t[1]))
         for rank, (score, token) in enumerate(tokens):
-            reason = model.reason(path[-1] if path else 0, token) or (LENGTH if last else LIVE)
+            reason = model.ends((*path, token)) or (LENGTH if last else LIVE)
             found.append(Candidate(float(score), row, rank, (*path, token), score, reason))
     return found
 
@@ -92,7 +112,7 @@ def step(ordered: Sequence[Candidate], width: int) -> tuple[list[Candidate], lis
     return going_on, [c for c in ordered[:width] if c.reason != LIVE]
 
 
-def beam_search(model: Markov, beam: Beam, max_tokens: int) -> list[Hypothesis]:
+def beam_search(model: Model, beam: Beam, max_tokens: int) -> list[Hypothesis]:
     """(tokens, score, reason), best first. All legal continuations are candidates: the step's K is
     only a bound on what can matter."""
     live: Live = [((), np.float32(0))]
@@ -113,7 +133,7 @@ def beam_search(model: Markov, beam: Beam, max_tokens: int) -> list[Hypothesis]:
     return pool.kept[: beam.num_return_sequences]
 
 
-def diverse_beam_search(model: Markov, beam: DiverseBeam, max_tokens: int) -> list[Hypothesis]:
+def diverse_beam_search(model: Model, beam: DiverseBeam, max_tokens: int) -> list[Hypothesis]:
     """(tokens, score, reason), best first, of all groups."""
     width = beam.width // beam.groups
     groups: list[Live] = [[((), np.float32(0))] for _ in range(beam.groups)]

@@ -17,7 +17,7 @@ from forkdecode.strategies.factory import make_policy
 from forkdecode.strategies.hypotheses import EOS, LENGTH
 from forkdecode.strategies.policy import GroupRows, StopHits
 from forkdecode.types import Beam, DiverseBeam, Options
-from tests.strategies.beam_reference import diverse_beam_search
+from tests.strategies.beam_reference import OfMarkov, diverse_beam_search
 from tests.strategies.test_beam import ending, models
 from tests.strategies.toy import Markov, Run, markov, run
 
@@ -44,7 +44,7 @@ def diverse_beams(draw: st.DrawFn) -> DiverseBeam:
 @settings(max_examples=500, deadline=None)
 def test_equals_the_plain_rule(model: Markov, beam: DiverseBeam, max_tokens: int) -> None:
     found = search(model, beam, max_tokens).results
-    wanted = diverse_beam_search(model, beam, max_tokens)
+    wanted = diverse_beam_search(OfMarkov(model), beam, max_tokens)
     assert [(path, reason) for path, _, reason in found] == [(path, reason) for path, _, reason in wanted]
     exact = 1e-12 if beam.scorer else 0.0
     assert [h[1] for h in found] == pytest.approx([h[1] for h in wanted], rel=exact, abs=exact)
