@@ -13,19 +13,28 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
+from forkdecode.cli.constraints import FROM_FILES, read_file
 from forkdecode.errors import invalid
 
 Flags: TypeAlias = Mapping[str, tuple[Any, str]]
 """name -> (type of a value, help). `bool` is a switch, `list[...]` may be repeated."""
 
 STRATEGY_FLAGS: Flags = {
-    "strategy": (str, "greedy (default), sample, best-of, beam or stochastic-beam."),
+    "strategy": (str, "greedy (default), sample, best-of, beam, diverse-beam or stochastic-beam."),
     "n": (int, "sample, best-of: how many candidates are returned."),
     "best_of": (int, "best-of: how many are drawn."),
-    "width": (int, "beam, stochastic-beam: how many hypotheses are kept at each step."),
-    "num_return_sequences": (int, "beam: how many are returned; all by default."),
-    "length_penalty": (float, "beam: score = sum of log-probabilities / length ** penalty."),
-    "early_stopping": (str, "beam: true, false or never."),
+    "width": (int, "Of beams: how many hypotheses are kept at each step, of all groups."),
+    "groups": (int, "diverse-beam: groups of width / groups beams each."),
+    "diversity_penalty": (
+        float,
+        "diverse-beam: what a token costs for each beam of an earlier group with it.",
+    ),
+    "num_return_sequences": (int, "beam, diverse-beam: how many are returned; all by default."),
+    "length_penalty": (float, "beam, diverse-beam: score = sum of log-probabilities / length ** penalty."),
+    "early_stopping": (str, "beam, diverse-beam: true, false or never."),
+    "scorer": (str, "beam, diverse-beam: length_normalised, or JSON: a name with its settings."),
+    "widths": (str, "beam: the width of each step, 8,4,2: the last for all that follow."),
+    "sibling_penalty": (float, "beam: what a candidate loses by rank among those of its own beam."),
     "patience": (float, "beam: pool of ceil(patience * width); needs early stopping true."),
     "temperature": (float, "Of what draws: sample, best-of, stochastic-beam."),
     "top_k": (int, "Draw from the k most likely tokens; 0 is off."),
@@ -51,6 +60,11 @@ OPTION_FLAGS: Flags = {
     "bad_words": (list[str], "A text that is never generated."),
     "allowed_token_ids": (list[int], "Only these token ids are generated."),
     "forced_prefix": (str, "A text each candidate begins with."),
+    "regex": (str, "The whole text matches this regular expression."),
+    "json_schema": (str, "The text is JSON, valid by this schema: JSON, or @FILE."),
+    "lark": (str, "The text follows this Lark grammar: a text, or @FILE."),
+    "gbnf": (str, "The text follows this grammar in llama.cpp's EBNF: a text, or @FILE."),
+    "from_catalogue": (str, "NAME of a catalogue whose items come out; NAME:item: without EOS."),
     "logprobs": (int, "Log-probabilities of the top k tokens of each step, in --json."),
     "update_every": (int, "beam, streamed: show the live hypotheses every so many steps; 0: never."),
     "update_beams": (int, "beam, streamed: how many of the best are shown; 0: all."),
@@ -75,6 +89,7 @@ ENGINE_FLAGS: Flags = {
     "preemption": (str, "auto, recompute or swap."),
     "overcommit": (bool, "Admit what may run out of blocks before it ends."),
     "aging_steps": (int, "Steps of waiting that count as one level of priority."),
+    "weights": (str, "native, or int8: faster on CPUs with VNNI, and nearly the same model."),
     "catalogues": (list[str], "NAME=FILE: a catalogue that constraints may be from."),
 }
 _SINGULAR = {
@@ -109,8 +124,13 @@ def given(flags: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: value for name, value in flags.items() if value is not None and value != []}
     if "logit_bias" in found:
         found["logit_bias"] = dict(_bias(text) for text in found["logit_bias"])
+    for name in FROM_FILES:
+        if name in found:
+            found[name] = read_file(name, found[name])
     if "catalogues" in found:
         found["catalogues"] = dict(_catalogue(text) for text in found["catalogues"])
+    if "widths" in found:
+        found["widths"] = _widths(found["widths"])
     if "early_stopping" in found:
         text = found["early_stopping"]
         found["early_stopping"] = {"true": True, "false": False}.get(text.lower(), text)
@@ -132,6 +152,15 @@ def _catalogue(text: str) -> tuple[str, Path]:
     if not name or not path:
         raise invalid("catalogue", f"{text!r} names no file", "NAME=FILE")
     return name, Path(path)
+
+
+def _widths(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(width) for width in text.split(","))
+    except ValueError:
+        raise invalid(
+            "widths", f"{text!r} is no list of widths", "integers with commas between them"
+        ) from None
 
 
 def _bias(text: str) -> tuple[int, float]:

@@ -13,13 +13,14 @@ from forkdecode.results import Candidate, DecodeResult, Usage
 
 def result_record(result: DecodeResult) -> dict[str, Any]:
     """A result as a JSON object. Log-probabilities of candidates only where they were asked for, items only
-    where there are any."""
+    where there are any, "exhausted" only where there are fewer candidates than were asked for."""
     return {
         "request_id": result.request_id,
         "strategy": type(result.strategy).__name__,
         "seed": result.seed,
         "prompt_tokens": result.usage.prompt_tokens,
         "candidates": [_candidate_record(candidate) for candidate in result.candidates],
+        **({"exhausted": True} if result.exhausted else {}),
         "usage": dataclasses.asdict(result.usage) | {"saved": result.usage.saved},
     }
 
@@ -40,6 +41,8 @@ def candidate_table(result: DecodeResult, *, longest: int | None = None) -> Tabl
     table.add_column("log-prob", justify="right")
     table.add_column("tokens", justify="right")
     table.add_column("end")
+    if result.exhausted:
+        table.caption = "Nothing else is legal: fewer than were asked for."
     items = any(candidate.item is not None for candidate in result.candidates)
     if items:
         table.add_column("item")

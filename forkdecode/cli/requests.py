@@ -14,6 +14,8 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
 from forkdecode.checks import check_bool
+from forkdecode.cli.constraints import CONSTRAINT_FIELDS, take_constraint
+from forkdecode.cli.scorers import read_scorer
 from forkdecode.errors import InvalidRequestError, invalid
 from forkdecode.types import (
     BEAM_OPTIONS,
@@ -21,6 +23,7 @@ from forkdecode.types import (
     OPTION_NAMES,
     Beam,
     BestOf,
+    DiverseBeam,
     Greedy,
     Options,
     Prompt,
@@ -36,9 +39,13 @@ STRATEGIES: Mapping[str, type[Strategy]] = {
     "sample": Sample,
     "best-of": BestOf,
     "beam": Beam,
+    "diverse-beam": DiverseBeam,
     "stochastic-beam": StochasticBeam,
 }
 _FIELDS = {name: tuple(f.name for f in fields(kind)) for name, kind in STRATEGIES.items()}
+_CODE = ("constraint", "prefix_allowed_tokens_fn")
+_OPTIONS = (*(name for name in OPTION_NAMES if name not in _CODE), *CONSTRAINT_FIELDS)
+"""Those of a line or a flag: constraints are fields of their own."""
 _LINE_FIELDS = ("id", "prompt", "messages", "chat", "strategy")
 
 
@@ -71,15 +78,22 @@ class Defaults:
             raise invalid("strategy", f"{name!r} is unknown", ", ".join(STRATEGIES))
         inherited = {k: v for k, v in self.values.items() if k != "strategy"}
         if name != default_name:  # flags of one strategy say nothing of another
-            inherited = {k: v for k, v in inherited.items() if k in OPTION_NAMES}
+            inherited = {k: v for k, v in inherited.items() if k in _OPTIONS}
             if STRATEGIES[name] not in BEAMS:
                 inherited = {k: v for k, v in inherited.items() if k not in BEAM_OPTIONS}
+        if any(k in CONSTRAINT_FIELDS for k in own):
+            inherited = {k: v for k, v in inherited.items() if k not in CONSTRAINT_FIELDS}
         merged = inherited | own
-        options = {k: v for k, v in merged.items() if k in OPTION_NAMES}
-        rest = {k: v for k, v in merged.items() if k not in OPTION_NAMES}
+        constraint = take_constraint(merged)
+        options = {k: v for k, v in merged.items() if k in _OPTIONS}
+        if constraint is not None:
+            options["constraint"] = constraint
+        rest = {k: v for k, v in merged.items() if k not in _OPTIONS}
         for field in rest:
             if field not in _FIELDS[name]:
                 raise _misplaced(field, name)
+        if "scorer" in rest:
+            rest["scorer"] = read_scorer(rest["scorer"])
         return STRATEGIES[name](**rest), make_options(options)
 
 
@@ -89,7 +103,7 @@ def _misplaced(field: str, strategy: str) -> InvalidRequestError:
         return invalid(
             field, f"is no option of strategy {strategy!r}", f"with strategy {' or '.join(owners)}"
         )
-    return invalid(field, "is unknown", ", ".join((*_LINE_FIELDS, *_FIELDS[strategy], *OPTION_NAMES)))
+    return invalid(field, "is unknown", ", ".join((*_LINE_FIELDS, *_FIELDS[strategy], *_OPTIONS)))
 
 
 def parse_line(number: int, raw: bytes, defaults: Defaults, model: str) -> Request:

@@ -100,6 +100,7 @@ def _finished_message(result: DecodeResult) -> pb.Finished:
         usage=usage_message(result.usage),
         prompt_token_ids=pb.TokenIds(ids=result.prompt_token_ids),
         seed=result.seed,
+        exhausted=result.exhausted,
     )
 
 
@@ -148,6 +149,7 @@ class Events:
             seed=message.seed if message.HasField("seed") else None,
             candidates=tuple(map(candidate_of, message.candidates)),
             usage=usage_of(message.usage),
+            exhausted=message.exhausted,
         )
 
 

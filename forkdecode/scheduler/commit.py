@@ -103,9 +103,7 @@ def commit_selection(
 
 
 def _nothing_legal(group: SequenceGroup) -> str:
-    beside = (
-        "" if group.request.options.constraint is None else ", under the constraint and the other options"
-    )
+    beside = "" if group.constraint is None else ", under the constraint and the other options"
     return f"no legal token at generated token {group.rows.generated + 1}{beside}"
 
 

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from forkdecode.cli import app as commands
+from forkdecode.cli.constraints import CONSTRAINT_FIELDS
 from forkdecode.cli.flags import ENGINE_FLAGS, OPTION_FLAGS, STRATEGY_FLAGS
+from forkdecode.cli.requests import STRATEGIES
 from forkdecode.config import EngineConfig
-from forkdecode.types import OPTION_NAMES, Beam, BestOf, Greedy, Sample
+from forkdecode.types import OPTION_NAMES
 from tests.cli.conftest import Cli
 
 
@@ -25,10 +27,14 @@ from tests.cli.conftest import Cli
         ),
         (
             ["decode", "hi", "--width", "4"],
-            "width: is no option of strategy 'greedy'; allowed: with strategy beam or stochastic-beam",
+            "width: is no option of strategy 'greedy'; allowed: with strategy beam or diverse-beam",
         ),
         (["decode", "hi", "--strategy", "beam", "--top-k", "4"], "top_k: is no option of strategy 'beam'"),
         (["decode", "hi", "--strategy", "beam", "--width", "0"], "width: 0 is out of range"),
+        (["decode", "hi", "--strategy", "beam", "--widths", "4;2"], "widths: '4;2' is no list of widths"),
+        (["decode", "hi", "--strategy", "beam", "--scorer", "best"], "scorer: 'best' names no scorer"),
+        (["decode", "hi", "--strategy", "beam", "--scorer", "{"], "scorer: is not JSON"),
+        (["decode", "hi", "--strategy", "diverse-beam", "--groups", "3"], "groups: 3 does not divide"),
         (
             ["decode", "hi", "--strategy", "sample", "--n", "2", "--temperature", "0"],
             "temperature: 0 would make",
@@ -109,9 +115,12 @@ def test_help_and_version(cli: Cli) -> None:
 
 
 def test_every_field_has_a_flag_and_every_flag_a_field() -> None:
-    strategies = {f.name for kind in (Greedy, Sample, BestOf, Beam) for f in dataclasses.fields(kind)}
+    strategies = {f.name for kind in STRATEGIES.values() for f in dataclasses.fields(kind)}
     assert set(STRATEGY_FLAGS) == strategies | {"strategy"}
-    assert set(OPTION_FLAGS) == set(OPTION_NAMES)
+    assert set(OPTION_FLAGS) == {*OPTION_NAMES, *CONSTRAINT_FIELDS} - {
+        "constraint",
+        "prefix_allowed_tokens_fn",
+    }
     settings = {f.name for f in dataclasses.fields(EngineConfig)}
     assert set(ENGINE_FLAGS) == settings | {"model", "dtype", "device", "threads", "max_positions"}
 

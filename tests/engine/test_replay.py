@@ -14,7 +14,18 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
-from forkdecode import LLM, Beam, BestOf, Contrastive, DiverseBeam, Greedy, LengthNormalised, Sample
+from forkdecode import (
+    LLM,
+    Beam,
+    BestOf,
+    Contrastive,
+    DiverseBeam,
+    Greedy,
+    LengthNormalised,
+    Sample,
+    StochasticBeam,
+)
+from forkdecode.constraint_types import FromCatalogue
 from forkdecode.engine import start
 from forkdecode.engine.core import Engine
 from forkdecode.engine.replay import Replayed, replay
@@ -23,8 +34,9 @@ from forkdecode.kv import block_table
 from forkdecode.kv.copy_on_write import NO_COPIES
 from forkdecode.sampling.select import select
 from forkdecode.scheduler.preemption import Preemptor
-from forkdecode.scheduler.request import NodeRef, Release, Share
+from forkdecode.scheduler.request import DecodeRequest, NodeRef, Release, Share
 from forkdecode.step import StepOutput, StepPlan
+from tests.constraints.toy import items_table, random_table
 from tests.engine.journals import changed, journaled, records, rewrite
 from tests.llm.models import TOKENIZER, tiny_llama
 from tests.scheduler.engines import VOCAB, request, run
@@ -39,6 +51,8 @@ STRATEGIES = st.one_of(
             Beam(5, widths=(2, 5, 3), sibling_penalty=0.5),
             Beam(3, scorer=LengthNormalised()),
             DiverseBeam(4, 2),
+            StochasticBeam(3, temperature=0.8, top_p=0.9, seed=4),
+            StochasticBeam(5, seed=5),
             DiverseBeam(3, 3, scorer=Contrastive((-2.0, -5.0)), early_stopping="never"),
         ]
     ),
@@ -54,7 +68,20 @@ ACTION = st.one_of(
     st.tuples(st.just("release"), NODES),
     st.tuples(st.just("step"), st.integers(1, 4)),
     st.tuples(st.just("cancel"), st.integers(0, 20)),
+    st.tuples(st.just("held"), STRATEGIES, st.integers(0, 9), st.sampled_from(["lists", "bits", "items"])),
 )
+
+
+def held(name: str, strategy: Any, seed: int, form: Any) -> DecodeRequest:
+    """A request with a constraint, which is no part of a journal: what came of it is."""
+    if form == "items":
+        spec = FromCatalogue("items", end="item")
+        what = request(name, [3, 4], strategy, eos=[1, 2], max_tokens=8, constraint=spec)
+        table = items_table([(5, 6, 7), (5, 6, 8, 9), (4,), (9, 9, 9, 9, 9), (9, 8)], VOCAB)
+    else:
+        what = request(name, [3, 4], strategy, eos=[1, 2], max_tokens=8)
+        table = random_table(seed, VOCAB, form=form, also=(1,), also_states=frozenset({2, 3}))
+    return dataclasses.replace(what, constraint=table)
 
 
 def drive(engine: Engine, actions: list[Any], failing: set[int]) -> None:
@@ -71,6 +98,9 @@ def drive(engine: Engine, actions: list[Any], failing: set[int]) -> None:
             engine.tree(Share(NodeRef("t", action[1]), (NodeRef("t", action[2] + 10),), action[3]))
         elif action[0] == "release":
             engine.tree(Release("t", (action[1], action[1] + 10) if action[1] else None))
+        elif action[0] == "held":
+            engine.submit(held(f"r{count}", *action[1:]))
+            count += 1
         elif action[0] == "grow":
             # Every node of a tree has the same path here: what a journal tells does not depend on it.
             what = request(f"r{count}", [3] * 18, Sample(n=action[2], seed=count), max_tokens=6)

@@ -203,7 +203,8 @@ usages = st.builds(Usage, *[count] * 12, *[seconds] * 4)
 @st.composite
 def results(draw: st.DrawFn) -> DecodeResult:
     found = tuple(draw(st.lists(candidates(), max_size=3)))
-    return DecodeResult(NAME, draw(some_ids), draw(strategies), draw(seeds), found, draw(usages))
+    usage, exhausted = draw(usages), draw(st.booleans())
+    return DecodeResult(NAME, draw(some_ids), draw(strategies), draw(seeds), found, usage, exhausted)
 
 
 @st.composite

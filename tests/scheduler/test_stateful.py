@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from typing import Any
 
 import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from forkdecode.constraint_types import FromCatalogue
 from forkdecode.errors import CancelledError, CapacityError
 from forkdecode.scheduler.events import GroupFailed, GroupFinished
 from forkdecode.scheduler.request import DecodeRequest
 from forkdecode.types import Beam, BestOf, Greedy, Sample
+from tests.constraints.toy import Table, items_table, random_table
 from tests.scheduler.engines import (
     VOCAB,
     assert_idle,
@@ -66,6 +69,29 @@ class Traffic(RuleBasedStateMachine):
         name = f"r{self.count}"
         self.send(request(name, prompt, strategy, eos=[1, 2], max_tokens=max_tokens, priority=priority))
 
+    @rule(
+        length=st.integers(1, 30),
+        strategy=STRATEGIES,
+        max_tokens=st.integers(1, 10),
+        seed=st.integers(0, 9),
+        form=st.sampled_from(["lists", "bits", "items"]),
+        priority=st.integers(0, 2),
+    )
+    def submit_held(
+        self, length: int, strategy: Any, max_tokens: int, seed: int, form: Any, priority: int
+    ) -> None:
+        """Held to a constraint, among those that are not."""
+        self.count += 1
+        prompt = [(3 + i // 7) % VOCAB for i in range(length)]
+        options: dict[str, Any] = {"max_tokens": max_tokens, "priority": priority}
+        if form == "items":
+            options["constraint"] = FromCatalogue("items", end="item")
+            table = items_table([(5, 6, 7), (5, 6, 8, 9), (4,), (9, 9, 9, 9, 9), (9, 8)], VOCAB)
+        else:
+            table = random_table(seed, VOCAB, form=form, also=(1,), also_states=frozenset({2, 3}))
+        what = request(f"r{self.count}", prompt, strategy, eos=[1, 2], **options)
+        self.send(dataclasses.replace(what, constraint=table))
+
     def send(self, what: DecodeRequest) -> None:
         with contextlib.suppress(CapacityError):
             self.engine.submit(what)
@@ -107,6 +133,9 @@ class Traffic(RuleBasedStateMachine):
                 continue
             assert isinstance(event, GroupFinished), event
             assert tokens(event.candidates) == tokens(decode_alone(renamed(what, "alone")))
+            if what.constraint is not None:
+                assert isinstance(what.constraint, Table)
+                assert all(what.constraint.accepts(c.token_ids) for c in event.candidates)
 
     @invariant()
     def counts_agree(self) -> None:
