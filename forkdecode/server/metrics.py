@@ -28,7 +28,7 @@ from forkdecode.errors import invalid
 from forkdecode.results import EngineStats, Usage
 from forkdecode.server.engine_metrics import EngineCollector, EngineState
 
-STRATEGIES = ("greedy", "sample", "best_of", "beam", "score")
+STRATEGIES = ("greedy", "sample", "best_of", "beam", "diverse_beam", "stochastic_beam", "score")
 """What the label `strategy` may say: the names of the protocol's strategies, and score."""
 
 _LATENCY = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)

@@ -21,7 +21,8 @@ class StochasticBeamPolicy:
     search ends when all of these W are finished, or nothing is left to go on with.
 
     A continuation's noise hangs on its row's lineage, which descends with each token: it depends on the
-    path and the seed alone. What a row is worth is the policy's own column, in the order of the rows.
+    path and the seed alone. Rows' log-probabilities in float64 and what they are worth are columns of the
+    policy's own, in the order of the rows; what is reported are sequential float32 sums, as everywhere.
     """
 
     streams_candidates = False
@@ -71,7 +72,7 @@ class StochasticBeamPolicy:
         finished = NO_HYPOTHESES
         if len(ended):
             finished = self.hypotheses.add(self._finish(result, rows, stop.reason, ended))
-        self._logprob = self._logprobs(result, picks)
+        self._logprob = self._logprob[parents] + result.selection_logprobs[picks].astype(np.float64)
         self._gumbel = result.scores[picks].astype(np.float64)
         self._done = not len(picks)
         return Decision(
@@ -81,7 +82,7 @@ class StochasticBeamPolicy:
             lineage=lineage.child(rows.lineage[parents], tokens),
             candidate=self._numbers[: len(picks)],
             cumulative=rows.cumulative[parents] + result.logprobs[picks],
-            selection=self._logprob.astype(np.float32),
+            selection=rows.selection[parents] + result.selection_logprobs[picks],
             finished=finished,
             done=self._done,
         )
@@ -103,11 +104,6 @@ class StochasticBeamPolicy:
         self.hypotheses.keep(len(best) - staying)
         return staying
 
-    def _logprobs(self, result: SelectionResult, chosen: I64) -> F64:
-        """[n] Of the sequences, under the distribution that is sampled."""
-        own = result.selection_logprobs[chosen].astype(np.float64)
-        return self._logprob[result.rows[chosen]] + own
-
     def _finish(self, result: SelectionResult, rows: GroupRows, reason: U8, ended: I64) -> HypothesisBatch:
         parents, logprob = result.rows[ended], result.logprobs[ended]
         return HypothesisBatch(
@@ -118,7 +114,7 @@ class StochasticBeamPolicy:
             logprob=logprob,
             selection_logprob=result.selection_logprobs[ended],
             cumulative=rows.cumulative[parents] + logprob,
-            selection=self._logprobs(result, ended).astype(np.float32),
+            selection=rows.selection[parents] + result.selection_logprobs[ended],
             score=result.scores[ended].astype(np.float64),
             reason=reason[ended],
             candidate=ended.astype(np.int32),

@@ -19,9 +19,10 @@ from forkdecode import (
     Greedy,
     InvalidRequestError,
     Sample,
+    StochasticBeam,
     Strategy,
 )
-from forkdecode.types import OPTION_NAMES
+from forkdecode.types import BEAMS, OPTION_NAMES
 from tests.llm.models import EOS_ID, PROMPT, STRATEGIES, TOKENIZER, VOCAB, ids, outcome, text_of
 
 Check = Callable[[LLM, Strategy], None]
@@ -198,7 +199,7 @@ def updates(llm: LLM, strategy: Strategy, **options: Any) -> list[BeamUpdate]:
 
 def of_beams_alone(llm: LLM, strategy: Strategy, name: str) -> bool:
     """Whether the strategy is a beam; that another one refuses the option, but not its default."""
-    if isinstance(strategy, Beam):
+    if isinstance(strategy, BEAMS):
         return True
     assert not updates(llm, strategy, **{name: 1})
     for call in (llm.decode, llm.submit, llm.stream):
@@ -221,7 +222,7 @@ def update_every(llm: LLM, strategy: Strategy) -> None:
 @option
 def update_beams(llm: LLM, strategy: Strategy) -> None:
     if of_beams_alone(llm, strategy, "update_beams"):
-        assert isinstance(strategy, Beam)
+        assert isinstance(strategy, (Beam, StochasticBeam))
         for beams, shown in ((1, 1), (2, min(2, strategy.width)), (0, strategy.width), (99, strategy.width)):
             assert {len(u.beams) for u in updates(llm, strategy, update_beams=beams)} == {shown}
 
