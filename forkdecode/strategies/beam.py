@@ -116,7 +116,7 @@ class BeamPolicy:
         penalty = self._beam.sibling_penalty
         if not penalty:
             return None
-        # Of each row in order, so a candidate's place less that of its row's first is its rank.
-        places = np.arange(len(result.rows))
-        rank = places - np.searchsorted(result.rows, result.rows)
+        # Candidates come row by row, best first: its place less that of its row's first is its rank.
+        first = np.searchsorted(result.rows, np.arange(int(result.rows[-1]) + 1 if len(result.rows) else 0))
+        rank = np.arange(len(result.rows)) - first[result.rows]
         return best_first(result.scores.astype(np.float64) - penalty * rank, ends, width)
