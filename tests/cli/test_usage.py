@@ -122,7 +122,8 @@ def test_every_field_has_a_flag_and_every_flag_a_field() -> None:
         "prefix_allowed_tokens_fn",
     }
     settings = {f.name for f in dataclasses.fields(EngineConfig)}
-    assert set(ENGINE_FLAGS) == settings | {"model", "dtype", "device", "threads", "max_positions"}
+    llm = {"model", "dtype", "device", "threads", "max_positions", "catalogues"}
+    assert set(ENGINE_FLAGS) == settings | llm
 
 
 def test_models_says_what_is_cached(cli: Cli, tmp_path: Path) -> None:
