@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from forkdecode import LLM
+from forkdecode.model.default_model import SMOLLM2
 from tests.server.servers import running_server
 from tests.tiny_model import save_tiny_llama
 
@@ -76,6 +77,25 @@ def test_example_by_a_server(
     assert re.search(SHOWN[name], remote)
     show(name, [model], monkeypatch)
     assert capsys.readouterr().out == remote
+
+
+@pytest.fixture(scope="module")
+def real_address() -> Iterator[str]:
+    """Before the default model, where it is on this machine already: no test fetches it."""
+    if not SMOLLM2.is_cached:
+        pytest.skip(f"{SMOLLM2.name} is not in the cache, where its first use puts it")
+    with LLM(threads=1) as llm, running_server(llm) as running:
+        yield running.address
+
+
+@pytest.mark.parametrize("name", sorted(name for name in SHOWN if name.startswith("search_")))
+def test_a_search_of_the_real_model(
+    name: str, real_address: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    show(name, ["--server", real_address], monkeypatch)
+    shown = capsys.readouterr().out
+    assert re.search(SHOWN[name], shown)
+    assert re.search(r"^[1-9]\d* tokens in [1-9]\d* branches, [1-9]\d* of them finished", shown), shown
 
 
 def show(name: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
