@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from forkdecode import LLM, AsyncLLM, Beam, InvalidRequestError, Options
-from forkdecode.constraint_types import FromCatalogue
+from forkdecode import LLM, AsyncClient, Beam, Client, InvalidRequestError, Options
+from forkdecode.constraint_types import FromCatalogue, Regex
 from forkdecode.constraints.catalogue_build import build_catalogue
 from forkdecode.search import Budget, top_n, top_n_async
 from tests.llm.models import EOS_ID, PROMPT, TOKENIZER, opened, tiny_llama
+from tests.server.servers import running_server
 
 RNG = np.random.default_rng(5)
 ITEMS = sorted({tuple(RNG.integers(0, 9, RNG.integers(1, 5)).tolist()) for _ in range(60)})
@@ -107,21 +108,28 @@ def test_without_a_constraint_below_a_node(llm: LLM) -> None:
     assert [item.token_ids for item in found.items] == [c.token_ids for c in ended]
 
 
-def test_in_an_event_loop_it_is_the_same(llm: LLM) -> None:
-    async def search() -> Any:
-        catalogues = {"items": build_catalogue(ITEMS)}
-        async with (
-            AsyncLLM(
-                tiny_llama(), tokenizer=TOKENIZER, num_blocks=512, threads=1, catalogues=catalogues
-            ) as other,
-            await other.tree(PROMPT) as tree,
-        ):
-            return await top_n_async(tree, 9, options=options("items", "eos"))
+def test_by_a_server_and_in_an_event_loop_it_is_the_same(llm: LLM) -> None:
+    chosen, budget = Options(constraint=Regex("[ab][0-3]{1,2}x?"), max_tokens=6), Budget(nodes=8)
 
-    elsewhere = asyncio.run(search())
+    async def searches(address: str) -> list[Any]:
+        async with AsyncClient(address) as client, await client.tree(PROMPT) as tree:
+            limited = await top_n_async(tree, 9, options=chosen, budget=budget, batch=3)
+            return [await top_n_async(tree, 9, options=chosen, children=5), limited]
+
     with llm.tree(PROMPT) as tree:
-        found = top_n(tree, 9, options=options("items", "eos"))
-    assert (elsewhere.items, elsewhere.exact) == (found.items, True)
+        here = [top_n(tree, 9, options=chosen), top_n(tree, 9, options=chosen, budget=budget, batch=3)]
+    with running_server(llm) as server:
+        elsewhere = asyncio.run(searches(server.address))
+        with Client(server.address) as client, client.tree(PROMPT) as tree:
+            by_threads = top_n(tree, 9, options=chosen)
+    beam = llm.decode(PROMPT, Beam(90, length_penalty=0.0), options=chosen)
+    assert [c.token_ids for c in beam.candidates[:9]] == [i.token_ids for i in here[0].items]
+    assert [found.exact for found in here] == [True, False]
+    for found, own in [(by_threads, here[0]), *zip(elsewhere, here, strict=True)]:
+        assert (found.exact, found.ended) == (own.exact, own.ended)
+        assert [i.token_ids for i in found.items] == [i.token_ids for i in own.items]
+        np.testing.assert_allclose([i.score for i in found.items], [i.score for i in own.items], atol=2e-5)
+    assert llm.stats().held_nodes == 0
 
 
 @pytest.mark.parametrize(
