@@ -10,6 +10,7 @@ but check().
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -98,10 +99,10 @@ class Catalogue:
         at = 0
         for token in tokens:
             start, stop = int(self.offsets[at]), int(self.offsets[at + 1])
-            found = start + int(np.searchsorted(self.tokens[start:stop], token))
-            if found == stop or self.tokens[found] != token:
+            # For a few reads, numpy's own search would take several times as long to call.
+            at = bisect_left(self.tokens, token, start, stop)
+            if at == stop or self.tokens[at] != token:
                 return None
-            at = found
         return at
 
     def item(self, tokens: Sequence[int]) -> int | None:

@@ -13,10 +13,22 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from forkdecode import LLM, AsyncLLM, Beam, BestOf, Delta, Finished, Greedy, InvalidRequestError, Sample
-from forkdecode.constraint_types import FromCatalogue
-from forkdecode.constraints.catalogue_build import build_catalogue
-from forkdecode.constraints.catalogue_file import save_catalogue
+from forkdecode import (
+    LLM,
+    AsyncLLM,
+    Beam,
+    BestOf,
+    Delta,
+    DiverseBeam,
+    Finished,
+    FromCatalogue,
+    Greedy,
+    InvalidRequestError,
+    Sample,
+    StochasticBeam,
+    build_catalogue,
+    save_catalogue,
+)
 from forkdecode.strategy_types import Strategy
 from tests.constraints.tries import Trie, first_of
 from tests.llm.models import EOS_ID, PROMPT, TOKENIZER, opened, tiny_llama
@@ -28,6 +40,8 @@ STRATEGIES: dict[str, Strategy] = {
     "best_of": BestOf(best_of=4, n=2, seed=6),
     "beam": Beam(width=3),
     "a wide beam": Beam(width=40),
+    "diverse": DiverseBeam(width=4, groups=2),
+    "stochastic": StochasticBeam(width=3, seed=7),
 }
 ITEMS = st.lists(
     st.lists(st.one_of(st.integers(0, 4), st.integers(0, 261)), min_size=1, max_size=4).map(tuple),
@@ -66,14 +80,16 @@ def test_nothing_but_items_comes_out(llm: LLM, name: str, end: Any) -> None:
             item = tokens[:-1] if end == "eos" else tokens
             assert candidate.item == f"item {numbers[item]}"
             assert tokens == ((*item, EOS_ID) if end == "eos" else item)
-        if isinstance(strategy, Beam):
-            found = [candidate.token_ids for candidate in result.candidates]
-            assert len(set(found)) == len(found)
-            assert result.exhausted == (len(found) < strategy.width)
-            if strategy.width >= len(numbers):
-                assert len(found) == len(numbers)
-        else:
+        if not isinstance(strategy, (Beam, DiverseBeam, StochasticBeam)):
             assert not result.exhausted
+            return
+        found = [candidate.token_ids for candidate in result.candidates]
+        assert result.exhausted == (len(found) < strategy.width)
+        if isinstance(strategy, DiverseBeam):  # whose groups may find the same
+            return
+        assert len(set(found)) == len(found)
+        if strategy.width >= len(numbers):
+            assert len(found) == len(numbers)
 
     check()
 
