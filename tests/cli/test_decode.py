@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from forkdecode import LLM, Beam, BestOf, Greedy, Sample, StochasticBeam
+from forkdecode import LLM, Beam, BestOf, DiverseBeam, Greedy, LengthNormalised, Sample, StochasticBeam
 from forkdecode.cli.live_beams import watch_beams
 from forkdecode.types import Options, Strategy
 from tests.cli.conftest import Cli
@@ -27,6 +27,25 @@ STRATEGIES = [
     (
         ["--strategy", "beam", "--width", "3", "--length-penalty", "0.5", "--early-stopping", "true"],
         Beam(width=3, length_penalty=0.5, early_stopping=True),
+    ),
+    (
+        ["--strategy", "beam", "--width", "4", "--widths", "2,4,3", "--sibling-penalty", "0.5"],
+        Beam(width=4, widths=(2, 4, 3), sibling_penalty=0.5),
+    ),
+    (
+        [
+            "--strategy",
+            "diverse-beam",
+            "--width",
+            "6",
+            "--groups",
+            "3",
+            "--diversity-penalty",
+            "1.5",
+            "--scorer",
+            "length_normalised",
+        ],
+        DiverseBeam(width=6, groups=3, diversity_penalty=1.5, scorer=LengthNormalised()),
     ),
     (
         ["--strategy", "stochastic-beam", "--width", "3", "--seed", "7", "--temperature", "0.9"],
