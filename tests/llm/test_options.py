@@ -1,27 +1,24 @@
-"""Every option with every strategy: each cell runs and shows the option's effect."""
+"""Options in concert, and what belongs to one strategy. That each option has its effect with each strategy is
+shown by tests/matrix."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from forkdecode import (
     LLM,
     Beam,
-    BeamUpdate,
     BestOf,
-    DecodeResult,
-    Finished,
     Greedy,
     InvalidRequestError,
     Sample,
     StochasticBeam,
     Strategy,
 )
+<<<<<<< HEAD
 from forkdecode.types import BEAMS, OPTION_NAMES
 from tests.llm.models import EOS_ID, PROMPT, STRATEGIES, TOKENIZER, VOCAB, ids, outcome, text_of
 
@@ -238,6 +235,10 @@ def test_no_option_is_left_out() -> None:
 
 
 # -- what belongs to one strategy ---------------------------------------------------------------------
+=======
+from tests.llm.models import EOS_ID, STRATEGIES, TOKENIZER, VOCAB
+from tests.matrix.rows import plain
+>>>>>>> 94ed212 (wip)
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,9 @@ def tiny_llm(model: Any = None, **settings: Any) -> Iterator[LLM]:
 def backend_of(llm: LLM) -> Backend:
     """What a server needs of an LLM's engine."""
     running: RunningEngine = llm._session.engine
-    return Backend(running.thread, running.info, running.capacity, running.tokenizer)
+    return Backend(
+        running.thread, running.info, running.capacity, running.tokenizer, catalogues=llm.catalogues
+    )
 
 
 @asynccontextmanager
