@@ -1,0 +1,81 @@
+"""Grammars of a service: what it sends parses, and what is wrong with one is told with its position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import grpc
+import pytest
+
+from forkdecode import LLM, Beam, Finished, InvalidRequestError, JsonSchema, Lark, Regex, Sample, Strategy
+from forkdecode.constraints.grammar_text import GrammarSpec
+from forkdecode.rpc.v1.decode_pb2_grpc import DecodeServiceStub
+from tests.llm.grammar_oracle import check
+from tests.llm.models import EOS_ID, PROMPT, assert_idle, outcome
+from tests.server.calls import refused, remote_events, request_of
+from tests.server.servers import Running, running_server, tiny_llm
+
+SPECS: dict[str, GrammarSpec] = {
+    "regex": Regex(r"[äöü]{2,4}|\d{1,3}"),
+    "schema": JsonSchema({"type": "array", "items": {"enum": ["é", 1]}, "minItems": 1, "maxItems": 2}),
+    "lark": Lark('start: "a" start "b" | /[0-9]/'),
+    "gbnf": Lark('root ::= "(" root ")" | [a-c]', "gbnf"),
+}
+STRATEGIES: dict[str, Strategy] = {"samples": Sample(n=4, seed=5), "beam": Beam(width=4)}
+WRONG: dict[str, tuple[GrammarSpec, str, str]] = {
+    "regex": (Regex("ab[c"), "constraint.pattern", "    ab[c\n      ^\nerror: unclosed character class"),
+    "schema": (JsonSchema({"not": {}}), "constraint.schema", 'Unimplemented keys: ["not"]'),
+    "lark": (Lark('start: "a" x\nx: y'), "constraint.grammar", 'at 2(4): unknown name: "y"'),
+    "gbnf": (Lark('root ::= "a" (', "gbnf"), "constraint.grammar", "Expected ')' at line 1"),
+    "endless": (Lark('start: "a" start'), "constraint.grammar", "always leads to itself again"),
+}
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    with tiny_llm() as found:
+        yield found
+        assert_idle(found)
+
+
+@pytest.fixture(scope="module")
+def server(llm: LLM) -> Iterator[Running]:
+    with running_server(llm) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def stub(server: Running) -> Iterator[DecodeServiceStub]:
+    with server.channel() as channel:
+        yield DecodeServiceStub(channel)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("name", SPECS)
+def test_what_is_served_parses(stub: DecodeServiceStub, llm: LLM, name: str, strategy: str) -> None:
+    asked = request_of(STRATEGIES[strategy], prompt=PROMPT, max_tokens=24, constraint=SPECS[name])
+    last = remote_events(stub, STRATEGIES[strategy], asked)[-1]
+    assert isinstance(last, Finished)
+    for candidate in last.result.candidates:
+        check(SPECS[name], candidate, llm._session.requests.token_bytes, (EOS_ID,))
+    expected = llm.decode(PROMPT, STRATEGIES[strategy], max_tokens=24, constraint=SPECS[name])
+    assert outcome(last.result) == outcome(expected)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_an_error_has_the_position_and_names_its_field(stub: DecodeServiceStub, name: str) -> None:
+    spec, field, why = WRONG[name]
+    code, error = refused(lambda: stub.Decode(request_of(constraint=spec)))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert isinstance(error, InvalidRequestError)
+    assert error.field == field
+    assert why in str(error)
+
+
+def test_what_takes_no_grammar_is_refused_by_name(stub: DecodeServiceStub) -> None:
+    code, error = refused(lambda: stub.Decode(request_of(constraint=Regex("a"), ignore_eos=True)))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert error.field == "ignore_eos"
+    code, error = refused(lambda: stub.Decode(request_of(constraint=Regex("a"), forced_prefix="b")))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert error.field == "forced_prefix"
