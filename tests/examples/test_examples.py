@@ -38,6 +38,7 @@ SHOWN = {
     "shaping": r"(eos|stop|length): [\"']Today",
     "sharing": r"blocks of 16.*\n\d+ blocks without sharing, \d+ with\n[5-9]\d% saved over time, \d+ ",
     "stream": r"\d+ prompt tokens\n(\[[01]\] .*\n)+\[[01]\] ends: (length|eos)\n(.*\n)*\d+ tokens generated",
+    "structured_output": r"Sample\n(  (.*, founded in \d+, on (a river|none)|cut off: .*)\n){3}Beam\n(  .*\n){2}$",
     "translate_beam": r"Good morning\.\n(  -\d+\.\d+ .*\n){3}Where is .*\n(  .*\n){3}I would .*\n(  .*\n){3}",
     "uncertainty": r"(.*\?.*\n|Name .*\n)  \d+ of 16 say .*; entropy \d\.\d\d bits\n  mean .* -\d.*, spread",
 }
