@@ -31,6 +31,17 @@ def catalogues(draw: st.DrawFn) -> list[Path]:
     return [a for a in set(found) if not any(b != a and b[: len(a)] == a for b in found)]
 
 
+def crowded(seed: int) -> list[Path]:
+    """Half of the tokens are items, the others begin longer ones: those that end stand among the best, and
+    must not crowd out those that live."""
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(VOCAB).tolist()
+    ends, begins = order[: VOCAB // 2], order[VOCAB // 2 :]
+    longer = {(b, *rng.choice(VOCAB, rng.integers(2, 4)).tolist()) for b in begins for _ in range(3)}
+    kept = [a for a in longer if not any(b != a and b[: len(a)] == a for b in longer)]
+    return [*((token,) for token in ends), *kept]
+
+
 def reference(
     table: Table, items: Sequence[Path], eos: frozenset[int], beam: Beam, prompt: list[int], options: Any
 ) -> Search:
@@ -55,7 +66,7 @@ def reference(
 
 
 @given(
-    items=catalogues(),
+    items=catalogues() | st.integers(0, 10_000).map(crowded),
     width=st.integers(2, 9),
     early=st.sampled_from([False, True, "never"]),
     penalty=st.sampled_from([-1.0, 0.0, 1.0, 2.0]),
