@@ -105,6 +105,8 @@ def _race(
         if not _any_listed(strip):
             continue
         _random_bits(key, counter, start, words, bits[: strip.shape[0]])
+        if n == k and not _any_reaching(strip, bits, reach):
+            continue
         for i in range(strip.shape[0]):
             logprob = strip[i]
             if logprob < LEAST:
@@ -147,6 +149,19 @@ def _random_bits(key: np.uint64, counter: np.uint64, start: int, words: U32, out
         k0, k1 = np.uint32(k0 + np.uint32(0x9E3779B9)), np.uint32(k1 + np.uint32(0xBB67AE85))
     for i in range(n):
         out[i] = np.uint64(x0[i]) | (np.uint64(x1[i]) << _SHIFT)
+
+
+@kernel
+def _any_reaching(strip: F32, bits: U64, reach: np.float64) -> bool:
+    """Whether any token's noise may do: 1 - u, rounded down a little, is not above its share of the reach."""
+    found = np.int32(0)
+    share = np.float32(min(reach * 1.00001, 3e38))
+    for i in range(strip.shape[0]):
+        # The upper 24 bits of u, as a float32 of 23 that is never above 1 - u.
+        high = np.float32(np.int32(bits[i] >> np.uint64(40))) * np.float32(5.9604645e-8)
+        weight = exponential(max(strip[i], np.float32(-88.0)))
+        found |= np.int32(np.float32(0.9999998) - high <= weight * share)
+    return bool(found != 0)
 
 
 @kernel
