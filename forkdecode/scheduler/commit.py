@@ -9,7 +9,7 @@ from forkdecode.kv.prefix_cache import PrefixCache
 from forkdecode.scheduler.events import CandidateEnded, GroupEvent, GroupStarted, TokensAppended
 from forkdecode.scheduler.group import SequenceGroup
 from forkdecode.scheduler.held_rows import HeldRows
-from forkdecode.scheduler.keeping import hold_finished, hold_prompt
+from forkdecode.scheduler.keeping import hold_finished, hold_prompt, let_go
 from forkdecode.scheduler.moving import Moving
 from forkdecode.scheduler.outcome import top_of_rows
 from forkdecode.step import I64, Bools, SelectionResult
@@ -79,7 +79,7 @@ def commit_selection(
     hits, states = stop_hits(group, result)
     if not len(result.tokens) and not len(group.policy.hypotheses):
         raise GroupFailedError(_nothing_legal(group))
-    decision = group.policy.decide(result, group.rows, hits)
+    decision = let_go(group, group.policy.decide(result, group.rows, hits), held)
     if cache is not None and len(decision.finished):
         _cache_finished(group, decision.finished, cache)
     hold_finished(group, decision.finished, held)

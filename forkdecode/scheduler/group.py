@@ -112,6 +112,8 @@ class SequenceGroup:
         self.prompt_done = False
         self.kept: set[int] = set()
         """Candidates that have left a row with a node."""
+        self.releases_seen = 0
+        """Of its tree, as ReleasedNodes counts them."""
         self.leader: tuple[SequenceGroup, int] | None = None
         """While it waits for a group that computes the beginning of its prompt: that group, and how many
         tokens they have in common."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from forkdecode.errors import invalid
 from forkdecode.scheduler.group import SequenceGroup
 from forkdecode.scheduler.held_rows import HeldRows
 from forkdecode.scheduler.request import DecodeRequest, NodeRef
 from forkdecode.strategies.hypotheses import HypothesisBatch
-from forkdecode.strategies.policy import Policy
+from forkdecode.strategies.policy import Decision, Policy
 
 
 def check_keep(request: DecodeRequest, policy: Policy) -> None:
@@ -51,6 +53,17 @@ def _hold(group: SequenceGroup, row: int, candidate: int, generated: int, held: 
     length = group.request.prompt_len + generated - 1
     held.hold(_node(group, candidate), table.row_blocks(row), length, group.number)
     group.kept.add(candidate)
+
+
+def let_go(group: SequenceGroup, decision: Decision, held: HeldRows) -> Decision:
+    """The decision without the rows of candidates whose nodes have been released: nobody waits for them."""
+    keep, released = group.request.keep, held.released
+    if keep is None or group.releases_seen == released.count(keep.tree):
+        return decision
+    group.releases_seen = released.count(keep.tree)
+    refs = (_node(group, candidate) for candidate in decision.candidate.tolist())
+    wanted = [not released.for_group(group.number, ref) for ref in refs]
+    return decision if all(wanted) else decision.only(np.flatnonzero(wanted))
 
 
 def take_back(group: SequenceGroup, returned: set[int], held: HeldRows) -> None:

@@ -5,7 +5,7 @@ A policy belongs to one request. It sees scores and columns, never a block or a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -83,6 +83,20 @@ class Decision:
     selection: F32
     finished: HypothesisBatch
     done: bool
+
+    def only(self, which: I64) -> Decision:
+        """Without the next rows that are not among `which`."""
+        return replace(
+            self,
+            picks=self.picks[which],
+            parents=self.parents[which],
+            tokens=self.tokens[which],
+            lineage=self.lineage[which],
+            candidate=self.candidate[which],
+            cumulative=self.cumulative[which],
+            selection=self.selection[which],
+            done=self.done or not len(which),
+        )
 
     def next_rows(self, rows: GroupRows, finishing: FinishMask | None = None) -> GroupRows:
         """The group's rows after this decision about `rows`."""

@@ -247,6 +247,54 @@ def test_a_stopped_node_keeps_what_it_has_and_can_be_decoded_on() -> None:
     tree.close()
 
 
+@pytest.mark.parametrize("how", [Stop, Prune, Finish])
+def test_the_row_of_a_child_that_is_stopped_is_free_at_the_next_step(
+    how: type[Stop | Prune | Finish],
+) -> None:
+    options = Options(max_tokens=30, ignore_eos=True)
+    alone = Driven()
+    expected = [node.token_ids for node in alone.ran(Decode(1, (0,), Sample(n=4), options))]
+    alone.close()
+    tree = Driven()
+    tree.accepted(Decode(1, (0,), Sample(n=4), options))
+    for _ in range(6):
+        tree.step()
+    assert tree.port.stats().running_rows == 4
+    used = tree.port.stats().used_blocks
+    tree.accepted(how(2, (2, 4)))
+    tree.step()
+    assert tree.port.stats().running_rows == 2
+    computed = tree.port.runner.computed
+    tree.step()
+    assert tree.port.runner.computed - computed == 2
+    assert tree.port.stats().used_blocks < used
+    tree.run()
+    assert [tree.node(number).token_ids for number in (1, 3)] == [expected[0], expected[2]]
+    assert len(tree.said(Done, 1)) == 1
+    if how is Stop:
+        assert tree.node(2).token_ids == expected[1][: len(tree.node(2).token_ids)]
+        again = tree.ran(Decode(3, (2,), Greedy(), SHORT))
+        assert len(again[0].token_ids) == 4
+    tree.close()
+
+
+def test_children_that_are_stopped_before_they_began_never_run() -> None:
+    tree = Driven()
+    tree.accepted(Decode(1, (0,), Sample(n=4), Options(max_tokens=9, ignore_eos=True)))
+    tree.accepted(Stop(2, (1, 3, 4)))
+    tree.step()
+    assert tree.port.stats().running_rows == 1
+    tree.run()
+    assert [len(tree.node(number).token_ids) for number in range(1, 5)] == [0, 9, 0, 0]
+    assert [node.finish_reason for node in tree.session.snapshot().nodes[1:]] == [
+        "cancelled",
+        "length",
+        "cancelled",
+        "cancelled",
+    ]
+    tree.close()
+
+
 def test_a_finished_node_is_decoded_on_only_when_extended() -> None:
     tree = Driven()
     [ended] = tree.ran(Decode(1, (0,), Greedy(), ENDS))
