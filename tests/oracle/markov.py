@@ -9,7 +9,7 @@ slot or copy changes what is decoded.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,8 @@ from transformers import PreTrainedTokenizerFast
 
 from forkdecode import DecodeResult, ForkdecodeError, Options, Strategy
 from forkdecode.config import EngineConfig
+from forkdecode.constraints.catalogue import Catalogue
+from forkdecode.constraints.catalogues import Catalogues
 from forkdecode.engine.core import Engine
 from forkdecode.model.info import ModelInfo
 from forkdecode.requests.assembly import Assembler
@@ -110,7 +112,9 @@ class Asked:
 class MarkovEngine:
     """Requests for one model, all of a call in one batch. Every block must come back after each call."""
 
-    def __init__(self, model: Markov, **config: Any) -> None:
+    def __init__(
+        self, model: Markov, *, catalogues: Mapping[str, Catalogue] | None = None, **config: Any
+    ) -> None:
         settings = EngineConfig(**{"block_size": 2, "watermark": 0.0, **config})
         scheduler = Scheduler(settings, NUM_BLOCKS, 0, PreemptionCost(1.0, 1.0), b"markov")
         self.model = model
@@ -119,7 +123,9 @@ class MarkovEngine:
         info = ModelInfo(
             "markov", model.vocab, 512, tuple(sorted(model.eos)), ((1, 1),), (None,), "float32", 0
         )
-        self._requests = RequestMaker(model.tokenizer, info)
+        known = Catalogues(info.vocab_size, info.eos_ids)
+        known.put_all(catalogues or {})
+        self._requests = RequestMaker(model.tokenizer, info, known)
         self._count = 0
 
     def decode(self, asked: Sequence[Asked]) -> list[DecodeResult | ForkdecodeError]:
