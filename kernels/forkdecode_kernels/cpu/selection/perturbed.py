@@ -152,7 +152,7 @@ def _random_bits(key: np.uint64, counter: np.uint64, start: int, words: U32, out
 
 
 @kernel
-def _any_reaching(strip: F32, bits: U64, reach: np.float64) -> bool:
+def _any_reaching(strip: F32, bits: U64, reach: float) -> bool:
     """Whether any token's noise may do: 1 - u, rounded down a little, is not above its share of the reach."""
     found = np.int32(0)
     share = np.float32(min(reach * 1.00001, 3e38))
