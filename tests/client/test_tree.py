@@ -171,6 +171,8 @@ class TestTheSameAsInProcess:
             lambda tree: tree.decode(tree.root, constraint=Regex("(")),
             lambda tree: tree.decode(tree.root, constraint=FromCatalogue("nobody knows")),
             lambda tree: tree.decode(tree.root, constraint="(a)"),
+            lambda tree: tree.decode(tree.root, constraint=Regex("a"), ignore_eos=True),
+            lambda tree: tree.decode(tree.root, constraint=Regex("a"), forced_prefix="b"),
             lambda tree: tree.fork(tree.root, 0),
             lambda tree: tree.fork(tree.root, 100),
             lambda tree: tree.extend(tree.root, ""),
@@ -193,6 +195,12 @@ class TestTheSameAsInProcess:
                 told.append((type(error), str(error), error.field, error.limit))
                 assert len(tree.decode(tree.root, max_tokens=2)) == 1
         assert told[0] == told[1]
+
+    def test_a_function_stays_here(self, client: Client, tree: Tree) -> None:
+        with pytest.raises(InvalidRequestError) as caught:
+            tree.decode(tree.root, prefix_allowed_tokens_fn=lambda batch_id, path: [1])
+        assert caught.value.field == "prefix_allowed_tokens_fn"
+        assert len(tree.decode(tree.root, max_tokens=2)) == 1
 
     @pytest.mark.parametrize("prompt", ["", (), (10**6,), [{"role": "user"}], b"x"])
     def test_refused_prompts(self, llm: LLM, client: Client, prompt: Any) -> None:

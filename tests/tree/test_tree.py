@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import forkdecode
 from forkdecode import (
@@ -123,6 +124,27 @@ def test_under_a_grammar_pieces_make_whole_texts(llm: LLM, number: int) -> None:
             found = json.loads(leaf.completion)
             assert found["a"] in ("left", "right")
             assert 0 <= found["b"] <= 99
+
+
+def test_a_function_says_what_may_follow_a_path(llm: LLM) -> None:
+    letters = ids("abcd")
+
+    def follows(batch_id: int, path: Any) -> list[int]:
+        return [letters[int(path.sum()) % 4], letters[len(path) % 4]]
+
+    with llm.tree(PROMPT) as tree:
+        [whole] = tree.decode(tree.root, max_tokens=12, prefix_allowed_tokens_fn=follows)
+        assert set(whole.token_ids) <= set(letters)
+        node = tree.root
+        for length in (1, 4, 7):
+            [node] = tree.decode(node, max_tokens=length, prefix_allowed_tokens_fn=follows)
+        assert node.path_token_ids == whole.path_token_ids
+        for child in tree.decode(
+            tree.extend(node, "zz"), Sample(3), max_tokens=5, prefix_allowed_tokens_fn=follows
+        ):
+            for at in range(child.num_tokens - 5, child.num_tokens):
+                path = torch.tensor(child.path_token_ids[:at])
+                assert child.path_token_ids[at] in follows(0, path)
 
 
 def test_nodes_are_what_ordinary_requests_give(llm: LLM) -> None:
