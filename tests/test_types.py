@@ -111,6 +111,7 @@ def test_shares_of_memory(share: str) -> None:
 def test_named_choices(value: object) -> None:
     refused(Beam, early_stopping=value)
     refused(EngineConfig, preemption=value)
+    refused(EngineConfig, weights=value)
     refused(BestOf, rank_by=value)
 
 

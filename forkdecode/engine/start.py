@@ -79,6 +79,7 @@ def build_engine(
         device,
         threads,
         decoder,
+        weights=config.weights,
     )
     if device.type == "cpu":
         runner.warm_up()

@@ -21,6 +21,7 @@ from forkdecode.model.lean_weights import (
     recognise,
     take_layer,
 )
+from forkdecode.model.packing import Linear, PackedLinear
 from forkdecode.model.rope_table import RopeTable
 from forkdecode_kernels.attention import attention
 from forkdecode_kernels.gated import gated
@@ -35,22 +36,24 @@ class LeanDecoder:
     whatever rows are beside it, if there are at least 16 (forkdecode.model.packing).
     """
 
-    def __init__(self, model: PreTrainedModel, family: Family) -> None:
+    def __init__(self, model: PreTrainedModel, family: Family, linear: type[Linear]) -> None:
         base: Any = model.base_model
         config = model.config
         self._embedding = base.embed_tokens
         self._norm = norm_weight(base.norm, family)
         self._eps = float(config.rms_norm_eps)
         self._activation = activation(model)
-        self._layers = [take_layer(model, i, family) for i in range(len(base.layers))]
+        self._layers = [take_layer(model, i, family, linear) for i in range(len(base.layers))]
         kinds = {layer.rope for layer in self._layers}
         self._ropes = {kind: RopeTable(base.rotary_emb, kind) for kind in kinds}
 
     @staticmethod
-    def of(model: PreTrainedModel, dtype: torch.dtype) -> LeanDecoder | None:
+    def of(
+        model: PreTrainedModel, dtype: torch.dtype, linear: type[Linear] = PackedLinear
+    ) -> LeanDecoder | None:
         """The decoder of a model that is recognised, which can't be run by itself any more, or None."""
         family = recognise(model, dtype)
-        return None if family is None else LeanDecoder(model, family)
+        return None if family is None else LeanDecoder(model, family, linear)
 
     def __call__(
         self, tokens: torch.Tensor, positions: torch.Tensor, step: StepAttention

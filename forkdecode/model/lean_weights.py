@@ -19,7 +19,7 @@ from transformers.models.phi3 import modeling_phi3 as phi3
 from transformers.models.qwen2 import modeling_qwen2 as qwen2
 from transformers.models.qwen3 import modeling_qwen3 as qwen3
 
-from forkdecode.model.packing import PackedLinear, can_pack
+from forkdecode.model.packing import Linear, can_pack
 from forkdecode.model.support import rope_types
 
 ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
@@ -89,10 +89,10 @@ class LeanLayer:
     attention_out_norm, mlp_out_norm: of what attention and MLP add to the hidden states (Gemma).
     """
 
-    qkv: PackedLinear
-    out: PackedLinear
-    gate_up: PackedLinear
-    down: PackedLinear
+    qkv: Linear
+    out: Linear
+    gate_up: Linear
+    down: Linear
     attention_norm: torch.Tensor
     mlp_norm: torch.Tensor
     attention_out_norm: torch.Tensor | None
@@ -163,8 +163,9 @@ def norm_weight(norm: Any, family: Family) -> torch.Tensor:
     return 1.0 + weight if family.one_plus else weight
 
 
-def take_layer(model: PreTrainedModel, index: int, family: Family) -> LeanLayer:
-    """Repacks layer `index`. The layer's own weights are dropped from the model, which can't run after."""
+def take_layer(model: PreTrainedModel, index: int, family: Family, linear: type[Linear]) -> LeanLayer:
+    """Repacks layer `index` into `linear` layers. Its own weights are dropped from the model, which can't
+    run after."""
     base: Any = model.base_model
     layer = base.layers[index]
     attention, mlp = layer.self_attn, layer.mlp
@@ -172,10 +173,10 @@ def take_layer(model: PreTrainedModel, index: int, family: Family) -> LeanLayer:
     double = len(norms) > 2
     types = getattr(model.config, "layer_types", None)
     taken = LeanLayer(
-        qkv=_packed([getattr(attention, name) for name in family.qkv]),
-        out=_packed([attention.o_proj]),
-        gate_up=_packed([getattr(mlp, name) for name in family.gate_up]),
-        down=_packed([mlp.down_proj]),
+        qkv=_packed([getattr(attention, name) for name in family.qkv], linear),
+        out=_packed([attention.o_proj], linear),
+        gate_up=_packed([getattr(mlp, name) for name in family.gate_up], linear),
+        down=_packed([mlp.down_proj], linear),
         attention_norm=norms[0],
         mlp_norm=norms[2 if double else 1],
         attention_out_norm=norms[1] if double else None,
@@ -190,13 +191,13 @@ def take_layer(model: PreTrainedModel, index: int, family: Family) -> LeanLayer:
     return taken
 
 
-def _packed(linears: list[torch.nn.Linear]) -> PackedLinear:
+def _packed(linears: list[torch.nn.Linear], linear: type[Linear]) -> Linear:
     """Layers over the same inputs as one, their outputs side by side."""
     weights: list[torch.Tensor] = [m.weight for m in linears]
     weight = weights[0] if len(weights) == 1 else torch.cat(weights)
     if all(m.bias is None for m in linears):
-        return PackedLinear(weight, None)
+        return linear(weight, None)
     biases: list[torch.Tensor] = [
         weight.new_zeros(m.out_features) if m.bias is None else m.bias for m in linears
     ]
-    return PackedLinear(weight, torch.cat(biases))
+    return linear(weight, torch.cat(biases))

@@ -6,8 +6,12 @@ some row counts: a row's product has the same bits whatever rows are beside it.
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import torch
 from transformers.pytorch_utils import Conv1D
+
+from forkdecode.model.int8 import Int8Linear
 
 _ROWS_HINT = 64
 
@@ -25,6 +29,9 @@ class PackedLinear(torch.nn.Module):
         return out
 
 
+Linear: TypeAlias = PackedLinear | Int8Linear
+
+
 def can_pack(dtype: torch.dtype) -> bool:
     """Whether this torch has the packed product for CPUs and this dtype."""
     if not torch._C._has_mkldnn or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
@@ -36,23 +43,24 @@ def can_pack(dtype: torch.dtype) -> bool:
     return dtype == torch.float32
 
 
-def pack_linears(model: torch.nn.Module) -> int:
-    """Replaces the model's linear layers on the CPU in place; returns how many. Others stay as they are."""
+def pack_linears(model: torch.nn.Module, linear: type[Linear] = PackedLinear) -> int:
+    """Replaces the model's linear layers on the CPU in place, by `linear` of their weights and biases;
+    returns how many. Others stay as they are."""
     packed = 0
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            replacement = _packed(child)
+            replacement = _packed(child, linear)
             if replacement is not None:
                 setattr(parent, name, replacement)
                 packed += 1
     return packed
 
 
-def _packed(module: torch.nn.Module) -> PackedLinear | None:
+def _packed(module: torch.nn.Module, linear: type[Linear]) -> Linear | None:
     if type(module) not in (torch.nn.Linear, Conv1D):
         return None
     weight = module.weight
     if not isinstance(weight, torch.Tensor) or weight.device.type != "cpu" or not can_pack(weight.dtype):
         return None
     bias = module.bias if isinstance(module.bias, torch.Tensor) else None
-    return PackedLinear(weight.t() if isinstance(module, Conv1D) else weight, bias)
+    return linear(weight.t() if isinstance(module, Conv1D) else weight, bias)

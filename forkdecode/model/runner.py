@@ -14,6 +14,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
+from forkdecode.config import Weights
 from forkdecode.model.attention import (
     ATTENTION_NAME,
     STEP_ARGUMENT,
@@ -26,10 +27,11 @@ from forkdecode.model.experts import install_experts
 from forkdecode.model.gpu_kernels import kernels_fit
 from forkdecode.model.head import LogitsHead
 from forkdecode.model.info import ModelInfo
+from forkdecode.model.int8 import Int8Linear, check_int8
 from forkdecode.model.kv_cache import KvCache
 from forkdecode.model.lean import LeanDecoder
 from forkdecode.model.node_plans import NodePlans, Planners, StepShape
-from forkdecode.model.packing import pack_linears
+from forkdecode.model.packing import Linear, PackedLinear, pack_linears
 from forkdecode.model.static_step import GraphedDecoder, capture_graph
 from forkdecode.model.weights import convert
 from forkdecode.sampling.gather import cut, joined
@@ -56,7 +58,8 @@ class Runner:
     The model is prepared in place, and belongs to the runner from then on: on a CPU its weights are
     repacked. threads: torch's thread count for the whole process; None leaves it. decoder: "auto"
     takes LeanDecoder for the models that it knows, "generic" transformers' own modules for all.
-    attention: "nodes" runs from node lists on a CPU too, as on a GPU.
+    attention: "nodes" runs from node lists on a CPU too, as on a GPU. weights: see EngineConfig; "int8"
+    leaves expert layers as they are. Raises InvalidRequestError where it can't be had.
     """
 
     def __init__(
@@ -71,15 +74,21 @@ class Runner:
         threads: int | None = None,
         decoder: Literal["auto", "generic"] = "auto",
         attention: Literal["auto", "nodes"] = "auto",
+        weights: Weights = "native",
     ) -> None:
         self.device = torch.device(device)
+        linear: type[Linear] = PackedLinear
+        if weights == "int8":
+            check_int8(self.device, dtype)
+            linear = Int8Linear
         if threads is not None:
             torch.set_num_threads(threads)
         convert(model, self.device, dtype)
         torch.nn.Module.train(model, False)
-        lean = LeanDecoder.of(model, dtype) if decoder == "auto" and self.device.type == "cpu" else None
+        on_cpu = self.device.type == "cpu"
+        lean = LeanDecoder.of(model, dtype, linear) if decoder == "auto" and on_cpu else None
         self._decoder: LeanDecoder | GenericDecoder = lean or GenericDecoder(model)
-        pack_linears(model)
+        pack_linears(model, linear)
         self._head = LogitsHead(model, info.vocab_size)
         self._windows = info.windows
         self.cache = KvCache(info, block_size, num_blocks, num_host_slots, dtype, self.device)

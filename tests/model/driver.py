@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
+from forkdecode.config import Weights
 from forkdecode.kv.block_pool import BlockPool
 from forkdecode.kv.block_table import BlockTable
 from forkdecode.model.info import ModelInfo
@@ -51,11 +52,13 @@ def make_runner(
     num_blocks: int = 600,
     decoder: Literal["auto", "generic"] = "auto",
     attention: Literal["auto", "nodes"] = "auto",
+    weights: Weights = "native",
 ) -> Runner:
     info = model_info(model)
     return Runner(
-        model, info, block_size, num_blocks, 64, model.dtype, "cpu", decoder=decoder, attention=attention
-    )
+        model, info, block_size, num_blocks, 64, model.dtype, "cpu",
+        decoder=decoder, attention=attention, weights=weights,
+    )  # fmt: skip
 
 
 @dataclass
@@ -149,10 +152,12 @@ class Driver:
         num_blocks: int = 600,
         decoder: Literal["auto", "generic"] = "auto",
         attention: Literal["auto", "nodes"] = "auto",
+        weights: Weights = "native",
     ) -> None:
         self.runner = make_runner(
-            model, block_size=block_size, num_blocks=num_blocks, decoder=decoder, attention=attention
-        )
+            model, block_size=block_size, num_blocks=num_blocks, decoder=decoder, attention=attention,
+            weights=weights,
+        )  # fmt: skip
         self.pool = BlockPool(num_blocks, block_size)
         self.vocab = model.config.vocab_size
 

@@ -38,7 +38,7 @@ def add_rms_norm(
     def work(first: int, last: int) -> None:
         _add_norm(x, d, w, dw, np.float32(eps), y, first, last)
 
-    _run(len(x), x.size, work)
+    run_rows(len(x), x.size, work)
     return out
 
 
@@ -51,7 +51,7 @@ def gated(gate_up: torch.Tensor, activation: str) -> torch.Tensor:
     def work(first: int, last: int) -> None:
         run(x, y, first, last)
 
-    _run(len(x), x.size, work)
+    run_rows(len(x), x.size, work)
     return out
 
 
@@ -76,11 +76,12 @@ def split_rotate_write(
     def work(first: int, last: int) -> None:
         _split_rows(x, cache, c, s, places, qw, kw, np.float32(eps), y, first, last)
 
-    _run(len(x), x.size, work)
+    run_rows(len(x), x.size, work)
     return query
 
 
-def _run(rows: int, elements: int, work: Callable[[int, int], None]) -> None:
+def run_rows(rows: int, elements: int, work: Callable[[int, int], None]) -> None:
+    """work(first, last) over all rows, on as many threads as so many elements are worth."""
     threads = min(torch.get_num_threads(), elements // THREAD_ELEMENTS)
     if threads > 1:
         for_each_block(rows, _ROWS, threads, lambda: work)
