@@ -41,6 +41,7 @@ from forkdecode.strategy_types import (
 __all__ = [
     "BEAMS",
     "BEAM_OPTIONS",
+    "LOCAL_OPTIONS",
     "MAX_BAD_WORDS",
     "MAX_COUNT",
     "MAX_SEED",
@@ -185,6 +186,8 @@ def _check_bias(name: str, value: object) -> dict[int, float]:
 
 
 OPTION_NAMES: tuple[str, ...] = tuple(f.name for f in fields(Options))
+LOCAL_OPTIONS: tuple[str, ...] = ("prefix_allowed_tokens_fn",)
+"""Those that never leave their process; a client refuses them by name."""
 BEAM_OPTIONS: tuple[str, ...] = ("update_every", "update_beams")
 """Those that say something of beams alone; with another strategy they must stay at their defaults."""
 

@@ -20,6 +20,7 @@ from forkdecode.errors import InvalidRequestError, invalid
 from forkdecode.types import (
     BEAM_OPTIONS,
     BEAMS,
+    LOCAL_OPTIONS,
     OPTION_NAMES,
     Beam,
     BestOf,
@@ -43,7 +44,7 @@ STRATEGIES: Mapping[str, type[Strategy]] = {
     "stochastic-beam": StochasticBeam,
 }
 _FIELDS = {name: tuple(f.name for f in fields(kind)) for name, kind in STRATEGIES.items()}
-_CODE = ("constraint", "prefix_allowed_tokens_fn")
+_CODE = ("constraint", *LOCAL_OPTIONS)
 _OPTIONS = (*(name for name in OPTION_NAMES if name not in _CODE), *CONSTRAINT_FIELDS)
 """Those of a line or a flag: constraints are fields of their own."""
 _LINE_FIELDS = ("id", "prompt", "messages", "chat", "strategy")

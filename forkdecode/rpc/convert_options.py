@@ -7,7 +7,7 @@ from forkdecode.rpc.convert_constraints import constraint_message, constraint_of
 from forkdecode.rpc.convert_prompts import piece_of, token_ids
 from forkdecode.rpc.fields import RENAMED, given
 from forkdecode.rpc.v1 import decode_pb2 as pb
-from forkdecode.types import OPTION_NAMES, Options
+from forkdecode.types import LOCAL_OPTIONS, OPTION_NAMES, Options
 
 _SHAPED = (
     "logit_bias",
@@ -15,7 +15,7 @@ _SHAPED = (
     "allowed_token_ids",
     "forced_prefix",
     "constraint",
-    "prefix_allowed_tokens_fn",
+    *LOCAL_OPTIONS,
 )
 """Those that are not the same plain value in both."""
 _PLAIN = tuple(name for name in OPTION_NAMES if name not in _SHAPED)

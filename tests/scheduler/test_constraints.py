@@ -122,3 +122,26 @@ def test_nothing_legal_at_the_first_token_fails_the_group_alone(strategy: Strate
         assert f"no legal token at generated token {at}, under the constraint" in str(event.error)
     assert isinstance(last["good"], GroupFinished)
     assert last["good"].candidates == decode_alone(good)
+
+
+@pytest.mark.parametrize(("last", "reason"), [(9, "stop"), (EOS, "eos"), (7, "stop")])
+def test_an_eos_id_that_completes_an_item_is_eos(last: int, reason: str) -> None:
+    """Which counts for more than max_tokens, as every end does."""
+    table = items_table([(1, last)], VOCAB)
+    for strategy in STRATEGIES:
+        asked = request("a", [4], strategy, eos=[EOS], max_tokens=2, stop_token_ids=(7,), constraint=ITEM)
+        for candidate in decode_alone(held(asked, table)):
+            assert (candidate.token_ids, candidate.finish_reason) == ((1, last), reason)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: type(s).__name__)
+def test_a_cancelled_group_keeps_to_it_and_is_not_exhausted(strategy: Strategy) -> None:
+    table = random_table(5, VOCAB)
+    engine = toy_engine()
+    engine.submit(held(request("a", [4, 5], strategy, max_tokens=12), table))
+    for _ in range(4):
+        engine.step()
+    [event] = engine.cancel("a")
+    assert isinstance(event, GroupFailed)
+    assert event.candidates
+    assert all(table.accepts(c.token_ids) and len(c.token_ids) == 4 for c in event.candidates)
