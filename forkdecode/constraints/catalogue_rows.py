@@ -35,7 +35,7 @@ class CatalogueConstraint:
 
     def key(self, tokens: Sequence[int]) -> str | None:
         """The key of the item that a candidate consists of, None where it is none, or not a whole one."""
-        ended = self.end == "eos" and len(tokens) > 0 and tokens[-1] in self.eos_ids
+        ended = self.end == "eos" and len(tokens) > 0 and tokens[-1] in self.eos_ids.tolist()
         return self.catalogue.key(tokens[:-1] if ended else tokens)
 
 

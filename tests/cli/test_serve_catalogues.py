@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -53,9 +54,15 @@ def test_what_can_t_be_served_is_said_at_once(cli: Cli, model: str, tmp_path: Pa
 
 
 def test_catalogues_are_for_decode_too(cli: Cli, model: str, tmp_path: Path) -> None:
-    save_catalogue(build_catalogue([(1,)]), tmp_path / "c")
-    ran = cli("decode", "hi", "--model", model, "--num-blocks", "64", "--catalogue", f"c={tmp_path / 'c'}")
-    assert ran.code == 0, ran.err
-    wrong = cli("decode", "hi", "--model", model, "--num-blocks", "64", "--catalogue", f"c={model}")
+    save_catalogue(build_catalogue([(1,), (2, 3)], ["the first", "the second"]), tmp_path / "c")
+    flags = ("--model", model, "--num-blocks", "64", "--strategy", "beam", "--from-catalogue", "c")
+    command = ("decode", "hi", *flags, "--catalogue", f"c={tmp_path / 'c'}")
+    shown, told = cli(*command), cli(*command, "--json")
+    assert shown.code == 0, shown.err
+    assert "item" in shown.out.splitlines()[0]
+    assert "the first" in shown.out
+    found = [candidate["item"] for candidate in json.loads(told.out)["candidates"]]
+    assert sorted(found) == ["the first", "the second"]
+    wrong = cli("decode", "hi", *flags, "--catalogue", f"c={model}")
     assert wrong.code == 2
     assert "can't be opened" in wrong.err
