@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
-import structlog
 
 from forkdecode.checks import check_unicode, shown
 from forkdecode.constraint_types import FromCatalogue
@@ -23,7 +23,7 @@ Source: TypeAlias = Catalogue | str | os.PathLike[str]
 """A catalogue, or the file of one, which is opened anew whenever another has taken its place."""
 RETRY_AFTER = 1.0
 """Seconds after which a request may be sent again that met its catalogue being replaced."""
-_log = structlog.get_logger("forkdecode.engine")
+_log = logging.getLogger(__name__)
 _Stamp: TypeAlias = tuple[int, int, int, int]
 
 
@@ -74,7 +74,7 @@ class Catalogues:
         try:
             self.put(name, path)
         except InvalidRequestError as error:
-            _log.warning("catalogue_unusable", name=name, reason=str(error))
+            _log.warning("catalogue %r: %s", name, error)
             with self._lock:
                 self._entries[name] = _Entry(None, path=path)
 
@@ -136,9 +136,9 @@ class Catalogues:
                 return entry
             try:
                 fresh = self._opened(entry.path)
-                _log.info("catalogue_replaced", name=name, items=fresh.catalogue and len(fresh.catalogue))
+                _log.info("catalogue %r is replaced: %s", name, fresh.catalogue)
             except InvalidRequestError as error:
-                _log.warning("catalogue_unusable", name=name, reason=str(error))
+                _log.warning("catalogue %r: %s", name, error)
                 fresh = replace(entry, stamp=stamp)
             with self._lock:
                 if self._entries.get(name) is entry:

@@ -40,6 +40,7 @@ def configure_logs(stream: TextIO) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
+    logging.getLogger("forkdecode.constraints").setLevel(logging.INFO)  # which catalogue took whose place
 
 
 def _processors() -> list[Any]:

@@ -92,7 +92,9 @@ def test_a_replaced_file_is_opened_anew(known: Catalogues, tmp_path: Path) -> No
     assert after.key([1, 2]) is None
 
 
-def test_a_replacement_that_is_no_good_leaves_the_old_one(known: Catalogues, tmp_path: Path) -> None:
+def test_a_replacement_that_is_no_good_leaves_the_old_one(
+    known: Catalogues, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "c"
     save_catalogue(OLD, path)
     known.put("a", path)
@@ -101,6 +103,7 @@ def test_a_replacement_that_is_no_good_leaves_the_old_one(known: Catalogues, tmp
     (tmp_path / "bad").replace(path)
     assert known.get("a") is before
     assert known.get("a") is before
+    assert ["too few for a catalogue" in text for text in caplog.messages] == [True]  # said once
     path.unlink()
     assert known.get("a") is before
     save_catalogue(NEW, path)
