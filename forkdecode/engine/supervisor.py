@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 
 import structlog
 
+from forkdecode.engine.crossing import crossing
 from forkdecode.engine.jobs import JobTable, tell
 from forkdecode.engine.port import Job
 from forkdecode.engine.spawn import Child
@@ -20,13 +21,11 @@ from forkdecode.errors import (
     ForkdecodeError,
     ModelLoadError,
     UnavailableError,
-    callable_stays,
 )
 from forkdecode.results import EngineStats
 from forkdecode.scheduler.keeping import check_keep
 from forkdecode.scheduler.request import DecodeRequest, TreeOp, check_capacity
 from forkdecode.strategies.factory import make_policy
-from forkdecode.types import Beam, BestOf, CustomScorer, DiverseBeam
 from forkdecode.wire.messages import (
     AskStats,
     Cancel,
@@ -288,21 +287,6 @@ class Supervisor:
             self._state = state
             for heard in self._listeners:
                 heard(state)
-
-
-def crossing(request: DecodeRequest) -> DecodeRequest:
-    """The request without what stays here: a caller's scorer ranks when the engine is done, and a
-    constraint is made anew, of the options. Raises InvalidRequestError for a function that can't be."""
-    if request.options.prefix_allowed_tokens_fn is not None:
-        raise callable_stays("prefix_allowed_tokens_fn")
-    strategy = request.strategy
-    if isinstance(strategy, Beam | DiverseBeam) and isinstance(strategy.scorer, CustomScorer):
-        raise callable_stays("scorer")
-    if isinstance(strategy, BestOf) and callable(strategy.rank_by):
-        strategy = dataclasses.replace(strategy, rank_by="none")
-    elif request.constraint is None:
-        return request
-    return dataclasses.replace(request, strategy=strategy, constraint=None)
 
 
 def _submits(requests: Sequence[DecodeRequest], first: int) -> list[bytes]:

@@ -23,7 +23,7 @@ from forkdecode import (
     Sample,
 )
 from forkdecode.client.writer import Writer
-from forkdecode.engine.supervisor import crossing
+from forkdecode.engine.crossing import crossing
 from forkdecode.requests.prepare import RequestMaker
 from tests.llm.models import EOS_ID, PROMPT, STRATEGIES, TOKENIZER, VOCAB, ids, opened, tiny_llama
 

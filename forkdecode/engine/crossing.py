@@ -1,0 +1,24 @@
+"""What of a request goes to the engine process."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from forkdecode.errors import callable_stays
+from forkdecode.scheduler.request import DecodeRequest
+from forkdecode.types import BestOf
+
+
+def crossing(request: DecodeRequest) -> DecodeRequest:
+    """The request without what stays here: a caller's scorer ranks when the engine is done, and a
+    constraint is made anew, of the options. Raises InvalidRequestError for a function that can't be."""
+    if request.options.prefix_allowed_tokens_fn is not None:
+        raise callable_stays("prefix_allowed_tokens_fn")
+    strategy = request.strategy
+    if isinstance(strategy, Beam | DiverseBeam) and isinstance(strategy.scorer, CustomScorer):
+        raise callable_stays("scorer")
+    if isinstance(strategy, BestOf) and callable(strategy.rank_by):
+        strategy = dataclasses.replace(strategy, rank_by="none")
+    elif request.constraint is None:
+        return request
+    return dataclasses.replace(request, strategy=strategy, constraint=None)
