@@ -6,7 +6,7 @@ import dataclasses
 
 from forkdecode.errors import callable_stays
 from forkdecode.scheduler.request import DecodeRequest
-from forkdecode.types import BestOf
+from forkdecode.types import Beam, BestOf, CustomScorer, DiverseBeam
 
 
 def crossing(request: DecodeRequest) -> DecodeRequest:
