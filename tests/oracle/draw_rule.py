@@ -10,8 +10,7 @@ import numpy as np
 from forkdecode import BestOf, Sample, lineage
 from forkdecode.step import F32
 from tests.oracle.beam_rule import Path
-from tests.oracle.enumeration import ends_by
-from tests.oracle.markov import Asked, Markov, draw_logits, ends_of, log_softmax
+from tests.oracle.markov import Asked, Markov, draw_logits, ending, log_softmax
 
 Drawn = Sample | BestOf
 
@@ -79,13 +78,13 @@ class SampledPath:
 def sampled(model: Markov, asked: Asked, seed: int, index: int) -> SampledPath | None:
     """Sample `index`: one uniform a token from its lineage and position, the first token whose cumulative
     probability exceeds it. None where nothing is legal."""
-    strategy, ends = asked.strategy, ends_by(ends_of(model, asked.options))
+    strategy, ends = asked.strategy, ending(model, asked)
     assert isinstance(strategy, Drawn)
     own = lineage.child(lineage.root(seed), index)
     path: Path = ()
     cumulative, gap = 0.0, 1.0
     while len(path) < asked.options.max_tokens and not (path and ends(path)):
-        probs = distribution(draw_logits(model, asked.prompt, path, asked.options), strategy)
+        probs = distribution(draw_logits(model, asked, path), strategy)
         if not any(probs):
             return None
         u = float(lineage.uniform(own, len(asked.prompt) + len(path)))
@@ -99,7 +98,7 @@ def sampled(model: Markov, asked: Asked, seed: int, index: int) -> SampledPath |
 
 def probabilities(model: Markov, asked: Asked) -> dict[Path, float]:
     """Of every complete sequence that can be drawn."""
-    strategy, ends = asked.strategy, ends_by(ends_of(model, asked.options))
+    strategy, ends = asked.strategy, ending(model, asked)
     assert isinstance(strategy, Drawn)
     live: dict[Path, float] = {(): 1.0}
     found: dict[Path, float] = {}
@@ -107,9 +106,7 @@ def probabilities(model: Markov, asked: Asked) -> dict[Path, float]:
         grown = {
             (*path, token): p * q
             for path, p in live.items()
-            for token, q in enumerate(
-                distribution(draw_logits(model, asked.prompt, path, asked.options), strategy)
-            )
+            for token, q in enumerate(distribution(draw_logits(model, asked, path), strategy))
             if q
         }
         live = {}

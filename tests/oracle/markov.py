@@ -9,9 +9,9 @@ slot or copy changes what is decoded.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from transformers import PreTrainedTokenizerFast
@@ -100,13 +100,24 @@ class MarkovRunner(ToyRunner):
         return self._model.row(context)
 
 
+class Language(Protocol):
+    """What a constraint allows, by its definition."""
+
+    def allowed(self, path: Path) -> Collection[int]:
+        """The tokens that may follow the generated ones."""
+
+    def complete(self, path: Path) -> bool:
+        """Whether a path ends because nothing may follow, without an EOS id."""
+
+
 @dataclass(frozen=True)
 class Asked:
-    """One request."""
+    """One request. language: what its constraint stands for, for those who execute definitions."""
 
     prompt: tuple[int, ...]
     strategy: Strategy
     options: Options = field(default_factory=Options)
+    language: Language | None = None
 
 
 class MarkovEngine:
@@ -169,29 +180,46 @@ def ends_of(model: Markov, options: Options) -> frozenset[int]:
     return (frozenset() if options.ignore_eos else model.eos) | frozenset(options.stop_token_ids)
 
 
-def beam_scores(model: Markov, prompt: Sequence[int], options: Options) -> Scores:
+def ending(model: Markov, asked: Asked) -> Callable[[Path], bool]:
+    """Whether a path is complete with its last token, max_tokens aside."""
+    ids, language = ends_of(model, asked.options), asked.language
+    return lambda path: path[-1] in ids or (language is not None and language.complete(path))
+
+
+def own_row(model: Markov, asked: Asked, path: Path, row: F32) -> F32:
+    """`row`, logits or log-probabilities, with all that the request changes in it."""
+    options, language = asked.options, asked.language
+    done = processed(row, asked.prompt, path, options, ends_of(model, options))
+    if language is None:
+        return done
+    early = len(path) + 1 < options.min_tokens
+    kept = [t for t in language.allowed(path) if not (early and language.complete((*path, t)))]
+    masked = np.full_like(done, -np.inf)
+    masked[kept] = done[kept]
+    return masked
+
+
+def beam_scores(model: Markov, asked: Asked) -> Scores:
     """What beams rank by: log_softmax first, then processors, not normalised again."""
-    ends = ends_of(model, options)
 
     @functools.cache
     def row(path: Path) -> F32:
-        raw = log_softmax(model.row([*prompt, *path]))
-        return processed(raw, prompt, path, options, ends)
+        return own_row(model, asked, path, log_softmax(model.row([*asked.prompt, *path])))
 
     return lambda paths: np.stack([row(path) for path in paths])
 
 
-def draw_logits(model: Markov, prompt: Sequence[int], path: Path, options: Options) -> F32:
+def draw_logits(model: Markov, asked: Asked, path: Path) -> F32:
     """What draws start from: processed logits."""
-    return processed(model.row([*prompt, *path]), prompt, path, options, ends_of(model, options))
+    return own_row(model, asked, path, model.row([*asked.prompt, *path]))
 
 
 def greedy_path(model: Markov, asked: Asked) -> Path | None:
     """The likeliest token, step by step, until one ends; None where nothing is legal."""
     path: Path = ()
-    ends = ends_of(model, asked.options)
-    while len(path) < asked.options.max_tokens and not (path and path[-1] in ends):
-        row = draw_logits(model, asked.prompt, path, asked.options)
+    ends = ending(model, asked)
+    while len(path) < asked.options.max_tokens and not (path and ends(path)):
+        row = draw_logits(model, asked, path)
         if row.max() == -np.inf:
             return None
         path = (*path, int(row.argmax()))

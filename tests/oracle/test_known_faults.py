@@ -23,9 +23,9 @@ from forkdecode import (
 )
 from forkdecode.constraint_types import FromCatalogue
 from forkdecode.constraints.catalogue_build import build_catalogue
+from forkdecode.step import F32
 from tests.oracle.beam_rule import Path
-from tests.oracle.logits_rules import processed
-from tests.oracle.markov import Asked, Markov, MarkovEngine, draw_logits, ends_of, log_softmax, markov
+from tests.oracle.markov import Asked, Markov, MarkovEngine, beam_scores, draw_logits, log_softmax, markov
 from tests.oracle.test_stops import TEXTS, letters_tokenizer
 
 STRATEGIES: dict[str, Strategy] = {
@@ -232,21 +232,21 @@ HISTORIES: list[dict[str, Any]] = [
 def test_a_penalty_that_sees_another_rows_history(strategy: Strategy, options: dict[str, Any]) -> None:
     """Each chosen token's processed log-probability is that of its own path."""
     model, prompt = markov(11, 6, [5]), (1, 2, 0)
-    asked = Options(max_tokens=6, logprobs=0, **options)
-    result = MarkovEngine(model).one(Asked(prompt, strategy, asked))
+    asked = Asked(prompt, strategy, Options(max_tokens=6, logprobs=0, **options))
+    result = MarkovEngine(model).one(asked)
     for c in result.candidates:
         assert c.logprobs is not None
         for i, token in enumerate(c.logprobs):
-            row = own_row(model, prompt, c.token_ids[:i], asked, strategy)
+            row = chosen_from(model, asked, c.token_ids[:i])
             assert token.selection_logprob == pytest.approx(float(row[token.token_id]), abs=1e-4)
 
 
-def own_row(model: Markov, prompt: Path, path: Path, options: Options, strategy: Strategy) -> Any:
-    """Beams of two and more process log-probabilities, all others logits."""
+def chosen_from(model: Markov, asked: Asked, path: Path) -> F32:
+    """[V] Beams of two and more process log-probabilities, all others logits."""
+    strategy = asked.strategy
     if isinstance(strategy, (Beam, DiverseBeam)) and strategy.width > 1:
-        raw = log_softmax(model.row([*prompt, *path]))
-        return processed(raw, prompt, path, options, ends_of(model, options))
-    return log_softmax(draw_logits(model, prompt, path, options))
+        return beam_scores(model, asked)([path])[0]
+    return log_softmax(draw_logits(model, asked, path))
 
 
 @each_beam

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from forkdecode import Beam, DecodeResult, Greedy, GroupFailedError, Options
 from tests.oracle.beam_rule import Rule, Search, beam_search
 from tests.oracle.engines import hypotheses
-from tests.oracle.enumeration import all_sequences, ends_by, ranking
+from tests.oracle.enumeration import all_sequences, ranking
 from tests.oracle.markov import (
     Asked,
     Markov,
     MarkovEngine,
     beam_scores,
-    ends_of,
+    ending,
     greedy_path,
     markov,
 )
@@ -37,10 +37,8 @@ def search(model: Markov, asked: Asked) -> Search:
     """The rule, executed. A beam of one is greedy search, which processes logits."""
     beam = asked.strategy
     assert isinstance(beam, Beam)
-    scores = beam_scores(model, asked.prompt, asked.options)
-    return beam_search(
-        Rule.of(beam, asked.options.max_tokens), scores, ends_by(ends_of(model, asked.options))
-    )
+    scores = beam_scores(model, asked)
+    return beam_search(Rule.of(beam, asked.options.max_tokens), scores, ending(model, asked))
 
 
 def check(engine: MarkovEngine, asked: Asked, result: object) -> None:
@@ -50,7 +48,7 @@ def check(engine: MarkovEngine, asked: Asked, result: object) -> None:
 
 
 @given(batches(st.integers(2, 8)), st.sampled_from([1, 2, 4]))
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_beams_equal_their_definition(batch: Batch, block_size: int) -> None:
     model, asked = batch
     engine = MarkovEngine(model, block_size=block_size)
@@ -67,14 +65,14 @@ def whole_trees(draw: st.DrawFn) -> tuple[Markov, Asked]:
 
 
 @given(whole_trees())
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_a_beam_as_wide_as_the_tree_is_the_ranking_of_all_sequences(case: tuple[Markov, Asked]) -> None:
     model, asked = case
     beam = asked.strategy
     assert isinstance(beam, Beam)
-    scores = beam_scores(model, asked.prompt, asked.options)
+    scores = beam_scores(model, asked)
     longest = asked.options.max_tokens
-    every = all_sequences(scores, ends_by(ends_of(model, asked.options)), longest)
+    every = all_sequences(scores, ending(model, asked), longest)
     want = ranking(Rule.of(beam, longest), every)
     (result,) = MarkovEngine(model).decode([asked])
     assert isinstance(result, (DecodeResult, GroupFailedError)), result
@@ -89,7 +87,7 @@ def greedy_batches(draw: st.DrawFn) -> Batch:
 
 
 @given(greedy_batches())
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_greedy_takes_the_likeliest_token(batch: Batch) -> None:
     model, asked = batch
     engine = MarkovEngine(model)

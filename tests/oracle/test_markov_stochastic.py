@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from forkdecode import DecodeResult, GroupFailedError, StochasticBeam
 from tests.oracle.draw_rule import distribution
-from tests.oracle.enumeration import ends_by
-from tests.oracle.markov import Asked, Markov, MarkovEngine, draw_logits, ends_of
+from tests.oracle.markov import Asked, Markov, MarkovEngine, draw_logits, ending
 from tests.oracle.markov_cases import FILTERS, depth_of, models, options, prompts
 from tests.oracle.stochastic_rule import without_replacement
 
@@ -27,7 +26,7 @@ def batches(draw: st.DrawFn) -> tuple[Markov, list[Asked]]:
 
 
 @given(batches())
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_equals_the_best_of_all_perturbed_sequences(batch: tuple[Markov, list[Asked]]) -> None:
     model, asked = batch
     for one, result in zip(asked, MarkovEngine(model).decode(asked), strict=True):
@@ -39,9 +38,9 @@ def check(model: Markov, asked: Asked, result: object) -> None:
     assert isinstance(strategy, StochasticBeam)
 
     def probs(path: tuple[int, ...]) -> list[float]:
-        return distribution(draw_logits(model, asked.prompt, path, asked.options), strategy)
+        return distribution(draw_logits(model, asked, path), strategy)
 
-    ends, longest = ends_by(ends_of(model, asked.options)), asked.options.max_tokens
+    ends, longest = ending(model, asked), asked.options.max_tokens
     want, gap = without_replacement(strategy, probs, ends, longest, len(asked.prompt))
     if not want:
         assert isinstance(result, GroupFailedError), result

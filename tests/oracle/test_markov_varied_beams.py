@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from forkdecode import Beam, DecodeResult, DiverseBeam, ForkdecodeError, GroupFailedError, Options
 from tests.oracle.beam_rule import Rule, Search, beam_search, diverse_search
 from tests.oracle.engines import hypotheses
-from tests.oracle.enumeration import ends_by
-from tests.oracle.markov import Asked, Markov, MarkovEngine, beam_scores, ends_of, markov
+from tests.oracle.markov import Asked, Markov, MarkovEngine, beam_scores, ending, markov
 from tests.oracle.markov_cases import beams, diverse_beams, models, options, prompts
 from tests.oracle.verdict import assert_same
 
@@ -25,9 +24,9 @@ def batches(draw: st.DrawFn, strategies: st.SearchStrategy[Beam] | st.SearchStra
 
 
 def search(model: Markov, asked: Asked) -> Search:
-    scores = beam_scores(model, asked.prompt, asked.options)
+    scores = beam_scores(model, asked)
     strategy, longest = asked.strategy, asked.options.max_tokens
-    ends = ends_by(ends_of(model, asked.options))
+    ends = ending(model, asked)
     if isinstance(strategy, DiverseBeam):
         return diverse_search(strategy, longest, scores, ends)
     assert isinstance(strategy, Beam)
@@ -41,7 +40,7 @@ def check(model: Markov, asked: Asked, result: DecodeResult | ForkdecodeError) -
 
 
 @given(batches(beams(st.integers(2, 6), more=True)))
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_widths_sibling_ranks_and_scorers(batch: Batch) -> None:
     model, asked = batch
     for one, result in zip(asked, MarkovEngine(model).decode(asked), strict=True):
@@ -49,7 +48,7 @@ def test_widths_sibling_ranks_and_scorers(batch: Batch) -> None:
 
 
 @given(batches(diverse_beams()))
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_groups_avoid_each_others_tokens(batch: Batch) -> None:
     """Algorithm 1 of the paper, executed."""
     model, asked = batch
