@@ -22,13 +22,16 @@ from forkdecode import (
     CandidateFinished,
     Client,
     Committed,
+    Contrastive,
     DecodeResult,
     Delta,
+    DiverseBeam,
     Event,
     Finished,
     ForkdecodeError,
     Greedy,
     GroupFailedError,
+    LengthNormalised,
     Options,
     Sample,
     Strategy,
@@ -65,7 +68,22 @@ BEAMS = st.builds(
     length_penalty=st.floats(-1.0, 2.0),
     early_stopping=st.sampled_from([True, False, "never"]),
 ) | st.builds(Beam, width=st.just(2), patience=st.floats(0.6, 2.0), early_stopping=st.just(True))
-ANY = st.just(Greedy()) | SAMPLES | BEST | BEAMS
+SCORERS = st.sampled_from([None, LengthNormalised(0.4), Contrastive((-1.5, -4.0), 0.5)])
+KINDS = st.builds(
+    DiverseBeam,
+    width=st.just(4),
+    groups=st.sampled_from([1, 2, 4]),
+    diversity_penalty=st.floats(0.0, 3.0),
+    early_stopping=st.sampled_from([True, False, "never"]),
+    scorer=SCORERS,
+) | st.builds(
+    Beam,
+    width=st.just(3),
+    widths=st.sampled_from([(), (3, 1), (1, 3, 2)]),
+    sibling_penalty=st.sampled_from([0.0, 0.6]),
+    scorer=SCORERS,
+)
+ANY = st.just(Greedy()) | SAMPLES | BEST | BEAMS | KINDS
 OPTIONS = st.fixed_dictionaries(
     {"max_tokens": st.integers(3, 8)},
     optional={

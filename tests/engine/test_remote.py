@@ -32,7 +32,16 @@ from forkdecode.requests.prepare import Prepared, RequestMaker
 from forkdecode.results import DecodeResult, Finished
 from forkdecode.scheduler.events import GroupFailed, GroupFinished
 from forkdecode.scheduler.request import NodeRef, Release, Share
-from forkdecode.types import Beam, BestOf, Greedy, Sample, Strategy
+from forkdecode.types import (
+    Beam,
+    BestOf,
+    Contrastive,
+    DiverseBeam,
+    Greedy,
+    LengthNormalised,
+    Sample,
+    Strategy,
+)
 from forkdecode.wire.records import CODEC
 from tests.engine.engine_process import CONFIG, Client, States, started, wait_until_gone
 from tests.tiny_model import save_tiny_llama
@@ -44,6 +53,8 @@ STRATEGIES: dict[str, Strategy] = {
     "scorer": BestOf(best_of=4, n=2, seed=12, rank_by=lambda found: [-len(c.text) for c in found]),
     "beam": Beam(width=3),
     "beam of 1": Beam(width=1),
+    "diverse": DiverseBeam(4, 2, scorer=LengthNormalised()),
+    "widths": Beam(4, widths=(4, 2), sibling_penalty=0.5, scorer=Contrastive((-2.0, -5.0))),
 }
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {"max_tokens": 12},

@@ -9,7 +9,18 @@ from typing import Any
 import torch
 from transformers import LlamaForCausalLM, PreTrainedModel
 
-from forkdecode import LLM, Beam, BestOf, Candidate, DecodeResult, Greedy, Sample, StochasticBeam, Strategy
+from forkdecode import (
+    LLM,
+    Beam,
+    BestOf,
+    Candidate,
+    DecodeResult,
+    DiverseBeam,
+    Greedy,
+    Sample,
+    StochasticBeam,
+    Strategy,
+)
 from tests.tiny_model import EOS, byte_tokenizer, llama_config, vocabulary
 
 VOCAB = vocabulary()
@@ -21,6 +32,7 @@ STRATEGIES: dict[str, Strategy] = {
     "best_of": BestOf(best_of=4, n=3, seed=12),
     "beam": Beam(width=3),
     "beam of 1": Beam(width=1),
+    "diverse beam": DiverseBeam(width=4, groups=2),
     "stochastic beam": StochasticBeam(width=3, seed=13, temperature=0.9),
 }
 PROMPT = "hello world, hello"

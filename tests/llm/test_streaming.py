@@ -28,10 +28,11 @@ from forkdecode import (
     Strategy,
 )
 from forkdecode.text.token_bytes import token_bytes
+from forkdecode.types import BEAMS
 from tests.llm.models import EOS_ID, PROMPT, STRATEGIES, TOKENIZER, ids, outcome, text_of
 
 BYTES = token_bytes(TOKENIZER)
-DRAWING = {name: s for name, s in STRATEGIES.items() if not isinstance(s, Beam)}
+DRAWING = {name: s for name, s in STRATEGIES.items() if not isinstance(s, BEAMS)}
 PIECES = ["a", "b", " wor", "hello", "é", "ß", "世界", "👩‍👩‍👧", "\n\n", "|", "||", "<end>", "he", "ll"]
 
 
