@@ -11,7 +11,9 @@ so that all sides search trees of one shape. EOS is ignored. The sides:
                                  path; prefix cache off, on. Their draws are the tree's, and so are their
                                  leaves, as long as rounding does not decide a draw.
     samples-off, samples-on      each child by a request of its own.
-    transformers                 generate on the paths of a level as one batch.
+    transformers                 generate on the paths of a level as one batch, each expanded to its children.
+    transformers-kept            the same by who knows its caches: rows of the cache are picked and repeated
+                                 from level to level, so that nothing is computed twice, but all is copied.
 
 The tree runs beside each side, one run each in turn, after a warm-up; ratios are the side's time over the
 tree's, pairwise, by their median. Every run begins with a cold cache. Tokens computed are the engine's own
@@ -47,7 +49,7 @@ Tokens: TypeAlias = tuple[int, ...]
 TEMPERATURE = 0.8
 GOAL = 0.8
 """Of the blocks of independent samples, the share that is to be saved."""
-SIDES = ("requests-off", "requests-on", "samples-off", "samples-on", "transformers")
+SIDES = ("requests-off", "requests-on", "samples-off", "samples-on", "transformers", "transformers-kept")
 
 
 @dataclass(frozen=True)
@@ -175,6 +177,39 @@ def by_transformers(model: Any, prompt: Tokens, shape: Shape, seed: int) -> Run:
     return Run(time.perf_counter() - begin, tuple(found))
 
 
+def by_transformers_kept(model: Any, prompt: Tokens, shape: Shape, seed: int) -> Run:
+    """KV of the frontier lies in a cache, a row each; the last token of each row is not in it yet."""
+    import torch
+
+    torch.manual_seed(seed)
+    begin = time.perf_counter()
+    rows, found = torch.tensor([list(prompt)]), [prompt]
+    with torch.inference_mode():
+        cache = model(rows[:, :-1], use_cache=True, logits_to_keep=1).past_key_values
+        for level in range(shape.levels):
+            if level:
+                picked = sorted(range(len(found)), key=lambda i: rank(found[i]))[: shape.keep]
+                cache.batch_select_indices(torch.tensor(picked))
+                rows = rows[picked]
+            cache.batch_repeat_interleave(shape.ways)
+            rows = rows.repeat_interleave(shape.ways, dim=0)
+            out = model.generate(
+                rows,
+                past_key_values=cache,
+                attention_mask=torch.ones_like(rows),
+                do_sample=True,
+                temperature=TEMPERATURE,
+                top_k=0,
+                top_p=1.0,
+                max_new_tokens=shape.tokens,
+                pad_token_id=0,
+                return_dict_in_generate=True,
+            )
+            rows, cache = out.sequences, out.past_key_values
+            found = [tuple(row) for row in rows.tolist()]
+    return Run(time.perf_counter() - begin, tuple(found))
+
+
 def computed(before: EngineStats, after: EngineStats) -> int:
     first, last = (stats.prefill_tokens + stats.decoded_rows for stats in (before, after))
     return last - first
@@ -204,7 +239,7 @@ Side: TypeAlias = Callable[[Tokens, Shape, int], Run]
 
 def open_side(name: str, args: argparse.Namespace, tree_llm: LLM) -> Side:
     """How a side runs a search."""
-    if name == "transformers":
+    if name.startswith("transformers"):
         import torch
 
         from forkdecode.model.loader import load
@@ -212,7 +247,8 @@ def open_side(name: str, args: argparse.Namespace, tree_llm: LLM) -> Side:
         torch.set_num_threads(args.threads)
         model = load(args.model, args.dtype).model
         model.generation_config.eos_token_id = None
-        return lambda prompt, shape, seed: by_transformers(model, prompt, shape, seed)
+        by = by_transformers_kept if name.endswith("-kept") else by_transformers
+        return lambda prompt, shape, seed: by(model, prompt, shape, seed)
     llm = tree_llm if name.endswith("-on") else open_llm(args, prefix_cache=False)
     each = name.startswith("samples")
     return lambda prompt, shape, seed: by_requests(llm, prompt, shape, seed, each=each)

@@ -52,3 +52,18 @@ def test_a_short_search_on_every_side(
     assert [found["same_leaves"] for found in records[:2]] == [1.0, 1.0]
     assert records[0]["saved"] == 0.5
     assert "each once" in capsys.readouterr().out
+
+
+def test_the_kept_cache_of_transformers_is_that_of_its_rows(tmp_path: Path) -> None:
+    """Drawn as if by argmax, its leaves are those of who computes every path anew."""
+    from forkdecode.model.loader import load
+
+    model = load(str(save_tiny_llama(tmp_path / "tiny")), "float32").model
+    model.generation_config.eos_token_id = None
+    shape, prompt = Shape(prompt=20, levels=3, ways=2, keep=2, tokens=4), tuple(range(3, 23))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tree, "TEMPERATURE", 1e-6)
+        kept = tree.by_transformers_kept(model, prompt, shape, 1)
+        anew = tree.by_transformers(model, prompt, shape, 1)
+    assert sorted(kept.leaves) == sorted(anew.leaves)
+    assert {len(leaf) for leaf in kept.leaves} == {20 + 3 * 4}
