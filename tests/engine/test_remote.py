@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from forkdecode.calls.tree import Tree
+from forkdecode.constraint_types import Regex
 from forkdecode.engine.port import EnginePort
 from forkdecode.engine.remote import EngineProcess
 from forkdecode.engine.start import start_engine
@@ -32,6 +35,10 @@ from forkdecode.requests.prepare import Prepared, RequestMaker
 from forkdecode.results import DecodeResult, Finished
 from forkdecode.scheduler.events import GroupFailed, GroupFinished
 from forkdecode.scheduler.request import NodeRef, Release, Share
+from forkdecode.tree.local import LocalLink
+from forkdecode.tree.running import Emit
+from forkdecode.tree.session import Post, TreeSession
+from forkdecode.tree_types import OpenTree
 from forkdecode.types import (
     Beam,
     BestOf,
@@ -129,6 +136,24 @@ def test_trees_are_held_there(engine: EngineProcess, maker: RequestMaker) -> Non
         client.engine.submit([client.job(dataclasses.replace(beam, keep=node))])
     engine.tree(Release("tree"))
     assert engine.stats().held_nodes == before.held_nodes
+
+
+def test_constraints_go_on_along_paths_there(engine: EngineProcess, maker: RequestMaker) -> None:
+    def session(emit: Emit, post: Post) -> TreeSession:
+        return TreeSession(engine, maker, OpenTree("hello", seed=3), block_size=4, emit=emit, post=post)
+
+    pattern = Regex("([ab]{3}[xy] ){4}")
+    with Tree(LocalLink(session)) as tree:
+        [whole] = tree.decode(tree.root, max_tokens=40, constraint=pattern)
+        assert re.fullmatch(pattern.pattern, whole.text)
+        node = tree.root
+        for length in (1, 6, 2, 31):
+            [node] = tree.decode(node, max_tokens=length, constraint=pattern)
+        assert node.path_token_ids == whole.path_token_ids
+        leaves = tree.decode(tree.root, Sample(4), max_tokens=7, constraint=pattern)
+        for leaf in tree.decode(leaves, Sample(), max_tokens=40, constraint=pattern):
+            assert re.fullmatch(pattern.pattern, leaf.completion)
+    assert engine.stats().held_nodes == 0
 
 
 def test_the_same_events_as_in_process(engine: EngineProcess, maker: RequestMaker, folder: Path) -> None:
