@@ -106,6 +106,7 @@ class _TimedHead:
     def __init__(self, clock: Clock, head: Any) -> None:
         self._call = clock.wrap("lm_head", head.__call__)
         self.runs = head.runs
+        self.max_rows = head.max_rows
 
     def __call__(self, *args: Any) -> Any:
         return self._call(*args)

@@ -1,0 +1,232 @@
+"""What one engine on a CPU takes besides its products: memory, stalls, selection, waiting.
+
+    python -m benchmarks.cpu_limits memory | stall | selection | waiting [--model M] [--record FILE]
+
+memory: 16 prompts of 200 tokens, 8 samples each. Resident memory at its highest while they run, above what
+the process had when its engine stood ready (interpreter, libraries, packed weights) and above the KV blocks
+in use then: activations, logits, scratch space, bookkeeping.
+stall: while 32 rows run, a prompt of 1,600 tokens arrives; their time between tokens in the steps that read
+a chunk of 512 of it, over that of the same chunk alone and a step of the rows alone.
+selection: CPU time of choosing from random logits, V = 49,152, beside torch's logsumexp, topk and sort of
+the same rows.
+waiting: wall and CPU time of 16 greedy streams, two threads, with OMP_WAIT_POLICY passive and active, in
+processes of their own in turn.
+
+Times of stall and selection are the thread's own CPU time, one thread, medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.prompts import passage
+from benchmarks.record import record
+
+VOCABULARY = 49_152
+PROMPT = 1_600
+
+
+class Engine:
+    """An engine whose steps are taken one by one."""
+
+    def __init__(self, model: str, threads: int, **settings: Any) -> None:
+        from forkdecode.config import EngineConfig
+        from forkdecode.engine.start import build_engine
+        from forkdecode.model.kv_cache import bytes_per_block
+        from forkdecode.model.loader import load
+        from forkdecode.requests.resolve import Resolver
+
+        loaded = load(model)
+        config = EngineConfig(prefix_cache=False, kv_memory="1GiB", **settings)
+        self._tokenizer, self._resolver = loaded.tokenizer, Resolver(loaded.tokenizer, loaded.info)
+        self.engine, _ = build_engine(loaded, config, threads)
+        self.block_bytes = bytes_per_block(loaded.info, config.block_size, loaded.info.dtype)
+        self._number = 0
+
+    def submit(self, prompt: int, strategy: Any, tokens: int) -> None:
+        from forkdecode import Options
+
+        ids = passage(self._tokenizer, prompt, offset=self._number)
+        options = Options(max_tokens=tokens, ignore_eos=True)
+        self.engine.submit(self._resolver.resolve(ids, strategy, options, request_id=str(self._number)))
+        self._number += 1
+
+    def step(self) -> float:
+        """Milliseconds of CPU time."""
+        begin = time.thread_time()
+        self.engine.step()
+        return (time.thread_time() - begin) * 1e3
+
+    def prefill_step(self) -> tuple[float, int]:
+        """The same of a step, and how many prompt tokens it read."""
+        before = self.engine.stats().prefill_tokens
+        spent = self.step()
+        return spent, self.engine.stats().prefill_tokens - before
+
+    def finish(self) -> None:
+        while self.engine.has_work:
+            self.engine.step()
+
+
+def resident() -> int:
+    """Bytes of this process in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def memory(model: str) -> dict[str, Any]:
+    from forkdecode import Sample
+
+    run = Engine(model, 1)
+    ready, beyond, kv = resident(), 0, 0
+    for i in range(16):
+        run.submit(200, Sample(8, temperature=0.8, top_p=0.95, seed=i), 48)
+    while run.engine.has_work:
+        run.engine.step()
+        # Blocks that were ever written stay resident, so the most that were in use count.
+        kv = max(kv, run.engine.stats().used_blocks * run.block_bytes)
+        beyond = max(beyond, resident() - ready - kv)
+    return {"ready_mb": ready / 1e6, "kv_mb": kv / 1e6, "beyond_mb": beyond / 1e6}
+
+
+def stall(model: str) -> dict[str, Any]:
+    from forkdecode import Greedy, Sample
+
+    chunk = 512
+    alone = Engine(model, 1, max_step_tokens=chunk)
+    alone.submit(PROMPT, Greedy(), 1)
+    by_itself = chunks(alone, chunk)
+    run = Engine(model, 1, max_prefill_tokens=chunk)
+    for i in range(4):
+        run.submit(100, Sample(8, seed=i), 24)
+    for _ in range(4):
+        run.step()
+    decode = statistics.median(run.step() for _ in range(6))
+    run.submit(PROMPT, Greedy(), 1)
+    beside = chunks(run, chunk)
+    ratios = [b / (a + decode) for a, b in zip(by_itself, beside, strict=True)]
+    return {"decode_ms": decode, "chunk_ms": by_itself, "between_tokens_ms": beside, "over_both": ratios}
+
+
+def chunks(run: Engine, chunk: int) -> list[float]:
+    """Milliseconds of each step that reads a whole chunk of a prompt."""
+    spent = []
+    while run.engine.has_work:
+        milliseconds, read = run.prefill_step()
+        spent += [milliseconds] if read == chunk else []
+    return spent
+
+
+def selection(_: str) -> dict[str, Any]:
+    import torch
+
+    from forkdecode_kernels.draw import DrawRows, filtered_draw
+    from forkdecode_kernels.topk import RowGroups, beam_topk
+
+    torch.set_num_threads(1)
+    rng, found = np.random.default_rng(0), {}
+    settings: dict[str, dict[str, float]] = {
+        "temperature": {},
+        "top_k 50": {"top_k": 50},
+        "top_p 0.95": {"top_p": 0.95},
+        "min_p 0.05": {"min_p": 0.05},
+        "typical_p 0.9": {"typical_p": 0.9},
+    }
+    for rows in (16, 128, 512):
+        logits = torch.from_numpy(rng.standard_normal((rows, VOCABULARY), np.float32) * 3)
+        uniform = rng.random(rows)
+        groups = RowGroups(np.array([0]), np.array([rows]), np.array([2 * rows]))
+        base = np.zeros(rows, np.float32)
+        ways: dict[str, Callable[[], Any]] = {
+            "torch logsumexp": lambda x=logits: x.logsumexp(1),
+            "torch topk 50": lambda x=logits: x.topk(50, 1),
+            "torch sort": lambda x=logits: x.sort(1, descending=True),
+            "beam": lambda x=logits, g=groups, b=base: beam_topk(x, g, b, threads=1),
+            "torch log_softmax + topk": lambda x=logits, k=2 * rows: x.log_softmax(1).view(-1).topk(k),
+        }
+        for name, given in settings.items():
+            draws = DrawRows(
+                np.arange(rows),
+                np.arange(rows + 1),
+                np.full(rows, 0.8),
+                np.full(rows, int(given.get("top_k", 0))),
+                np.full(rows, given.get("top_p", 1.0)),
+                np.full(rows, given.get("min_p", 0.0)),
+                np.full(rows, given.get("typical_p", 1.0)),
+            )
+            ways[name] = lambda x=logits, d=draws, u=uniform: filtered_draw(x, d, u, threads=1)
+        found[rows] = taken_in_turn(ways, 3 if rows == 512 else 7)
+    return found
+
+
+def taken_in_turn(ways: dict[str, Callable[[], Any]], times: int) -> dict[str, float]:
+    """Median milliseconds of each, all of them in turn after a warm-up."""
+    seen: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(times + 1):
+        for name, run in ways.items():
+            begin = time.thread_time()
+            run()
+            if turn:
+                seen[name].append((time.thread_time() - begin) * 1e3)
+    return {name: statistics.median(spent) for name, spent in seen.items()}
+
+
+def waiting(model: str) -> dict[str, Any]:
+    seen: dict[str, list[tuple[float, float]]] = {"passive": [], "active": []}
+    for _ in range(3):
+        for policy, runs in seen.items():
+            command = [sys.executable, "-m", "benchmarks.cpu_limits", "greedy", "--model", model]
+            environment = {**os.environ, "OMP_WAIT_POLICY": policy}
+            environment.pop("OMP_NUM_THREADS", None)
+            out = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+            found = json.loads(out.splitlines()[-1])
+            runs.append((found["wall"], found["cpu"]))
+    by = {
+        policy: [statistics.median(column) for column in zip(*runs, strict=True)]
+        for policy, runs in seen.items()
+    }
+    return {**by, "active_over_passive": [a / p for a, p in zip(by["active"], by["passive"], strict=True)]}
+
+
+def greedy(model: str) -> dict[str, Any]:
+    """Milliseconds a step of 16 greedy streams, by the wall and of all threads' CPU time."""
+    from forkdecode import Greedy
+
+    run = Engine(model, 2)
+    for _ in range(16):
+        run.submit(64, Greedy(), 24)
+    for _ in range(4):
+        run.step()
+    wall, cpu = time.perf_counter(), time.process_time()
+    for _ in range(16):
+        run.step()
+    return {"wall": (time.perf_counter() - wall) * 62.5, "cpu": (time.process_time() - cpu) * 62.5}
+
+
+PARTS = {"memory": memory, "stall": stall, "selection": selection, "waiting": waiting, "greedy": greedy}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("--model", default="smollm2-135m-instruct")
+    parser.add_argument("--record", type=Path)
+    args = parser.parse_args()
+    found = PARTS[args.part](args.model)
+    if args.record:
+        record(f"cpu_{args.part}", found, args.record)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
