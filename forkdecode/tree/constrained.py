@@ -32,8 +32,8 @@ class Constraints:
             return Begun(constraint, length)
         how = self._standing(begun, node.path, _NONE)
         if how == "broken":
-            problem = f"does not allow the last {length - begun.start} tokens of node {node.number}"
-            raise invalid("constraint", f"{problem}, which it began with", "one that does, or another one")
+            problem = f"does not allow how node {node.number} goes on after its first {begun.start} tokens"
+            raise invalid("constraint", f"{problem}, where it began", "one that does, or another one")
         return Begun(constraint, begun.start if how == "open" else length)
 
     def after(self, path: Path, given: I64) -> Begun | None:

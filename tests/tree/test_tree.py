@@ -32,7 +32,8 @@ from forkdecode import (
     TreeLimits,
 )
 from forkdecode.calls.tree import Node
-from forkdecode.constraint_types import JsonSchema, Regex
+from forkdecode.constraint_types import FromCatalogue, JsonSchema, Regex
+from forkdecode.constraints.catalogue_build import build_catalogue
 from forkdecode.tree.lineages import decode_seed
 from tests.llm.models import PROMPT, TOKENIZER, ids, opened, tiny_llama
 
@@ -124,6 +125,33 @@ def test_under_a_grammar_pieces_make_whole_texts(llm: LLM, number: int) -> None:
             found = json.loads(leaf.completion)
             assert found["a"] in ("left", "right")
             assert 0 <= found["b"] <= 99
+
+
+def test_items_of_a_catalogue_in_pieces_and_one_after_another(llm: LLM) -> None:
+    items = [ids(text) for text in ("abc", "abd", "bcde", "cab", "dd")]
+    llm.catalogues.put("items", build_catalogue(items))
+    with llm.tree(PROMPT, seed=2) as tree:
+        for end in ("eos", "item"):
+            held: dict[str, Any] = {"constraint": FromCatalogue("items", end=end)}
+            [whole] = tree.decode(tree.root, max_tokens=8, **held)
+            [begun] = tree.decode(tree.root, max_tokens=1, **held)
+            [rest] = tree.decode(begun, max_tokens=8, **held)
+            assert begun.token_ids + rest.token_ids == whole.token_ids
+            assert rest.finish_reason == ("eos" if end == "eos" else "stop")
+            for leaf in tree.decode(
+                tree.decode(tree.root, Sample(6), max_tokens=1, **held), max_tokens=8, **held
+            ):
+                assert ids(leaf.completion) in items
+        [second] = tree.decode(rest, max_tokens=8, **held)
+        assert second.token_ids in items
+        given = tree.extend(tree.root, "c")
+        [anew] = tree.decode(given, max_tokens=8, **held)
+        assert anew.token_ids in items
+        llm.catalogues.put("items", build_catalogue([ids("zz")]))
+        with pytest.raises(InvalidRequestError, match=r"^constraint: does not allow how node \d+ goes on"):
+            tree.decode(begun, max_tokens=8, **held)
+        assert tree.decode(tree.extend(begun, "z"), max_tokens=8, **held)[0].text == "zz"
+        llm.catalogues.remove("items")
 
 
 def test_a_function_says_what_may_follow_a_path(llm: LLM) -> None:
