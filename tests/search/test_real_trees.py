@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 from forkdecode import LLM, AsyncClient, AsyncLLM, Client, Options, Sample
+from forkdecode.constraint_types import Regex
 from forkdecode.search import Budget, Decoding, SearchResult, run, run_async
 from tests.search.test_run import POLICIES
 from tests.search.world import rewards
@@ -86,6 +88,19 @@ def test_every_policy_by_a_server(llm: LLM, in_a_loop: dict[str, SearchResult]) 
         for name, result in asyncio.run(searches(server.address)).items():
             same(result, in_a_loop[name])
     assert llm.stats().held_nodes == 0
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_what_is_found_under_a_constraint_follows_it_over_all_steps(name: str, llm: LLM) -> None:
+    texts = Regex("([ab]{2}[ex] ?){2,4}")
+    held = replace(DECODING, step=("e",), options=Options(constraint=texts))
+    with llm.tree("hello", seed=4) as tree:
+        result = run(tree, POLICIES[name](), rewards, budget=Budget(tokens=150), decoding=held)
+        whole = [branch for branch in result.finished if tree.node(branch.id).finish_reason == "eos"]
+        for branch in whole:
+            node = tree.node(branch.id)
+            given = [one for one in node.path() if one.finish_reason is None][-1]  # it begins anew after that
+            assert re.fullmatch(texts.pattern, node.path_text[len(given.path_text) :])
 
 
 def test_nothing_is_held_after_a_search(llm: LLM) -> None:
