@@ -47,11 +47,11 @@ class CallableConstraint:
     def _ids(self, tokens: Any) -> I64:
         try:
             answer = self.function(0, tokens)
-        except Exception as error:
+        except BaseException as error:  # it may raise anything, sys.exit() too
             raise _failed(f"raised {type(error).__name__}: {error}{_place(error)}") from error
         try:
             ids = np.asarray(answer if hasattr(answer, "__array__") else list(answer))
-        except (TypeError, ValueError) as error:
+        except Exception as error:  # its answer may be anything, too
             raise _failed(f"returned {shown(answer)}, which lists no token ids") from error
         if not ids.size:
             raise _failed("returned no token id: nothing may follow")

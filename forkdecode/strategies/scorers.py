@@ -93,7 +93,7 @@ class _CustomScores:
         sums = selection.astype(np.float64)
         try:
             answer = self._scorer.function(sums, generated, self._scorer.data)
-        except Exception as error:  # a caller's function may raise anything
+        except BaseException as error:  # a caller's function may raise anything, sys.exit() too
             failure = GroupFailedError(
                 f"scorer: the function failed: {type(error).__name__}: {error}", field="scorer"
             )
@@ -107,7 +107,7 @@ class _CustomScores:
 def _checked(answer: object, count: int) -> F64:
     try:
         scores: F64 = np.array(answer, np.float64)
-    except (TypeError, ValueError):
+    except Exception:  # so may what it returns: a tensor with a gradient raises RuntimeError
         scores = np.empty(0, np.float64)
     if scores.shape != (count,) or not np.isfinite(scores).all():
         raise GroupFailedError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import weakref
 from typing import Any
@@ -85,6 +86,8 @@ FAULTS: dict[str, tuple[Any, str]] = {
     "text": (lambda b, t: "abc", "returned 'abc', which lists no token ids"),
     "floats": (lambda b, t: [1.5], "returned .*, which lists no token ids"),
     "mask": (lambda b, t: [True, False], "returned .*, which lists no token ids"),
+    "gradient": (lambda b, t: torch.ones(2, requires_grad=True), "returned .*, which lists no token ids"),
+    "exits": (lambda b, t: sys.exit(3), "raised SystemExit: 3"),
     "nested": (lambda b, t: [[1, 2]], "returned .*, which lists no token ids"),
     "negative": (lambda b, t: [3, -1], "returned -1, which is no token id"),
     "too high": (lambda b, t: [3, SIZE], f"returned {SIZE}, which is no token id: 0 to {SIZE - 1} are"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,6 +57,10 @@ def raises(sums: Any, length: int, data: Any) -> Any:
     raise KeyError("price")
 
 
+def exits(sums: Any, length: int, data: Any) -> Any:
+    sys.exit(3)
+
+
 @pytest.mark.parametrize(
     ("function", "said"),
     [
@@ -65,8 +71,11 @@ def raises(sums: Any, length: int, data: Any) -> Any:
         (lambda sums, length, data: None, "a finite number for each of 3"),
         (lambda sums, length, data: "abc", "a finite number for each of 3"),
         (lambda sums, length, data: [[1], [2, 3]], "a finite number for each of 3"),
+        (exits, "scorer: the function failed: SystemExit: 3"),
+        (lambda sums, length, data: torch.zeros(3, requires_grad=True), "a finite number for each of 3"),
+        (lambda sums, length, data: [10**400] * 3, "a finite number for each of 3"),
     ],
-    ids=["raises", "short", "nan", "scalar", "none", "text", "ragged"],
+    ids=["raises", "short", "nan", "scalar", "none", "text", "ragged", "exits", "gradient", "huge"],
 )
 def test_a_function_that_misbehaves_fails_by_the_scorers_name(function: Any, said: str) -> None:
     with pytest.raises(GroupFailedError, match=r"^scorer: ") as caught:
