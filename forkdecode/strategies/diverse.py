@@ -55,7 +55,7 @@ class DiverseBeamPolicy:
         self._sizes: I64 | None = None
         """[G] How many rows each group has; None while all start from the prompt's."""
         self.max_rows = strategy.width
-        self.hypotheses = HypothesisPools(strategy.groups, self._width)
+        self.hypotheses = HypothesisPools(self._width)
 
     def choose(self, rows: GroupRows) -> RowTopK:
         """The first K of each row."""
