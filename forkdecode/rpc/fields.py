@@ -88,9 +88,17 @@ def _decode_path(name: str, request: pb.DecodeRequest | pb.DecodeNodes) -> str:
     if option == "forced_prefix":
         option = request.options.WhichOneof("forced_prefix") or option
     if option.partition(".")[0] == "constraint":
-        kind = request.options.constraint.WhichOneof("kind")
-        return "options.constraint" if kind is None else f"options.constraint.{kind}"
+        return _constraint_path(option.partition(".")[2], request.options.constraint)
     return f"options.{option}" if option in _OPTION_PATHS else name
+
+
+def _constraint_path(part: str, constraint: pb.Constraint) -> str:
+    """part: what of it the SDK names. Grammars are one text; a catalogue has fields of its own."""
+    kind = constraint.WhichOneof("kind")
+    if kind is None:
+        return "options.constraint"
+    own = kind == "catalogue" and part in pb.FromCatalogue.DESCRIPTOR.fields_by_name
+    return f"options.constraint.{kind}.{part}" if own else f"options.constraint.{kind}"
 
 
 def _strategy_path(name: str, request: pb.DecodeRequest | pb.DecodeNodes) -> str | None:

@@ -16,7 +16,7 @@ _Request = TypeVar("_Request", bound=Message)
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _SIZES = {_FIXED64: 8, _FIXED32: 4}
 _MAX_VARINT = 10
-_PACKED = (FieldDescriptor.TYPE_UINT32, FieldDescriptor.TYPE_UINT64)
+_PACKED = (FieldDescriptor.TYPE_UINT32, FieldDescriptor.TYPE_UINT64, FieldDescriptor.TYPE_DOUBLE)
 
 
 def parse(kind: type[_Request], data: bytes) -> _Request:
@@ -61,14 +61,20 @@ def _field_fault(field: Any, value: bytes, path: str) -> tuple[str, str]:
             value.decode()
         except UnicodeDecodeError:
             return path, "is not valid UTF-8"
-    if field.type in _PACKED:
-        try:
-            at = 0
-            while at < len(value):
-                _, at = _varint(value, at)
-        except ValueError as error:
-            return path, str(error)
-    return path, ""
+    return path, _packed_fault(field, value) if field.type in _PACKED else ""
+
+
+def _packed_fault(field: Any, value: bytes) -> str:
+    """What is wrong with numbers that come one after the other."""
+    if field.type == FieldDescriptor.TYPE_DOUBLE:
+        return "is cut short" if len(value) % _SIZES[_FIXED64] else ""
+    try:
+        at = 0
+        while at < len(value):
+            _, at = _varint(value, at)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _length_fields(data: bytes) -> Iterator[tuple[int, bytes]]:

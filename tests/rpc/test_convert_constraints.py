@@ -32,12 +32,12 @@ WRONG = {
     "no name": (
         pb.Constraint(catalogue=pb.FromCatalogue()),
         "constraint.name",
-        "options.constraint.catalogue",
+        "options.constraint.catalogue.name",
     ),
     "end": (
         pb.Constraint(catalogue=pb.FromCatalogue(name="a", end=9)),  # type: ignore[arg-type]
         "constraint.end",
-        "options.constraint.catalogue",
+        "options.constraint.catalogue.end",
     ),
 }
 

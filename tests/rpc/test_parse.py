@@ -56,6 +56,7 @@ def test_text_that_is_not_utf8(text: bytes, path: str, broken: bytes) -> None:
         (b"\x0a\x02\x0a\x05", "prompt", "cut short"),
         (b"\x0a\x04\x1a\x02\x0a\x07", "prompt.token_ids", "cut short"),
         (b"\x0a\x05\x1a\x03\x0a\x01\xff", "prompt.token_ids.ids", "cut short"),
+        (b"\x2a\x07\x42\x05\x12\x03\x0a\x01\xff", "beam.scorer.contrastive.baseline", "cut short"),
     ],
 )
 def test_what_is_no_message(data: bytes, path: str, problem: str) -> None:
