@@ -164,20 +164,29 @@ def _gelu_rows(gate_up: Stored, out: Stored, first: int, last: int) -> None:
 
 
 @inlined
-def _turn(qkv: Stored, t: int, at: int, weight: F32, eps: np.float32, cos: F32, sin: F32, head: F32) -> None:
-    """head [2, D]: in 0 one head of token t, normalised where it has a weight; in 1 the same, turned."""
-    dim, half = head.shape[1], cos.shape[1]
+def _turn(row: Stored, weight: F32, eps: np.float32, cos: F32, sin: F32, head: F32, turned: F32) -> None:
+    """head [D]: one head of a token, `row` [D], normalised where it has a weight; turned [D]: it, turned."""
+    dim, half = row.shape[0], cos.shape[0]
     for i in range(dim):
-        head[0, i] = widen(qkv[t, at + i])
+        head[i] = widen(row[i])
     if weight.shape[0] > 0:
-        scale = _scale_of(head[0], eps)
+        scale = _scale_of(head, eps)
         for i in range(dim):
-            head[0, i] = head[0, i] * scale * weight[i]
+            head[i] = head[i] * scale * weight[i]
+    low, high = head[:half], head[half : 2 * half]
     for i in range(half):
-        head[1, i] = head[0, i] * cos[t, i] - head[0, i + half] * sin[t, i]
-        head[1, i + half] = head[0, i + half] * cos[t, i] + head[0, i] * sin[t, i]
+        turned[i] = low[i] * cos[i] - high[i] * sin[i]
+    upper = turned[half : 2 * half]
+    for i in range(half):
+        upper[i] = high[i] * cos[i] + low[i] * sin[i]
     for i in range(2 * half, dim):
-        head[1, i] = head[0, i]
+        turned[i] = head[i]
+
+
+@inlined
+def _put(turned: F32, out: Stored) -> None:
+    for i in range(turned.shape[0]):
+        out[i] = narrow(turned[i], out[i])
 
 
 @entry
@@ -195,16 +204,14 @@ def _split_rows(
     last: int,
 ) -> None:
     heads, kv_heads, dim = query.shape[0], kv.shape[1], kv.shape[3]
-    head = np.empty((2, dim), np.float32)
+    head, turned = np.empty(dim, np.float32), np.empty(dim, np.float32)
     for t in range(first, last):
+        row, c, s = qkv[t], cos[t], sin[t]
         for h in range(heads):
-            _turn(qkv, t, h * dim, query_weight, eps, cos, sin, head)
-            for i in range(dim):
-                query[h, t, i] = narrow(head[1, i], query[h, t, i])
+            _turn(row[h * dim : (h + 1) * dim], query_weight, eps, c, s, head, turned)
+            _put(turned, query[h, t])
         for k in range(kv_heads if t < slots.shape[0] else 0):
             slot, at = slots[t], (heads + k) * dim
-            _turn(qkv, t, at, key_weight, eps, cos, sin, head)
-            for i in range(dim):
-                kv[0, k, slot, i] = narrow(head[1, i], kv[0, k, slot, i])
-            for i in range(dim):
-                kv[1, k, slot, i] = qkv[t, at + kv_heads * dim + i]
+            _turn(row[at : at + dim], key_weight, eps, c, s, head, turned)
+            _put(turned, kv[0, k, slot])
+            kv[1, k, slot, :] = row[at + kv_heads * dim : at + (kv_heads + 1) * dim]
