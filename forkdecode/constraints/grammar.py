@@ -21,7 +21,7 @@ from forkdecode.constraints.grammar_text import (
     refusal,
 )
 from forkdecode.constraints.grammar_tokens import GrammarTokens, grammar_tokens
-from forkdecode.errors import GroupFailedError
+from forkdecode.errors import EngineClosedError, GroupFailedError
 from forkdecode.text.token_bytes import TokenBytes
 
 COMPILE_SECONDS = 5.0
@@ -84,7 +84,8 @@ class Grammars:
 
         stop_ids: ids that end a candidate besides EOS ids. opening: whether the generated text begins the
         whole text (the prompt has none), which matters to tokenizers that drop its first space.
-        Raises InvalidRequestError naming the part of the spec at fault, with llguidance's message.
+        Raises InvalidRequestError naming the part of the spec at fault, with llguidance's message, and
+        EngineClosedError after close() for what was not compiled before.
         """
         key = (spec, opening and self._strips)
         future = self._begin(key)
@@ -121,6 +122,8 @@ class Grammars:
             usual = threading.stack_size(COMPILE_STACK)
             try:
                 return self._compilers.submit(self._compile, key)  # which may start a thread
+            except RuntimeError as error:  # of an executor that is shut down
+                raise EngineClosedError("the engine is closed") from error
             finally:
                 threading.stack_size(usual)
 

@@ -12,7 +12,7 @@ import pytest
 from forkdecode.constraint_types import JsonSchema, Lark, Regex
 from forkdecode.constraints import grammar
 from forkdecode.constraints.grammar_text import GrammarSpec
-from forkdecode.errors import GroupFailedError, InvalidRequestError
+from forkdecode.errors import EngineClosedError, GroupFailedError, InvalidRequestError
 from tests.constraints.grammar_bytes import EOS, NO_TEXT, SECOND_EOS, after, grammars, ids_of, spelled
 
 ENDLESS = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
@@ -154,6 +154,8 @@ def test_closing_fails_what_is_not_worked_out_and_leaves_no_thread() -> None:
     with pytest.raises(GroupFailedError, match="the engine was closed"):
         rows.next(np.zeros(1, np.int32), np.array([97])).allowed().get()
     assert ids_of(rows) == {ord("a")}
+    with pytest.raises(EngineClosedError, match="the engine is closed"):
+        compiler.of(Regex("b+"))
 
 
 def test_threads_end_when_nobody_has_the_grammars_any_more() -> None:
