@@ -22,7 +22,7 @@ SHOWN = {
     "async_many": r"(red|green|blue|white|black): '.*'\n" * 5,
     "beam": r"1\. -\d+\.\d+ '.*'\n2\. (.*\n)3\. (.*\n)4\. ",
     "best_of_scorer": r"[01]\.\d\d '(.|\n)*\n[01]\.\d\d '",
-    "catalogue": r"Beam\(5\): 5 titles\n(  .*\n){5}Diverse.*: 6 titles\n(  .*\n){5}Beam.*: 14 .*, all there are",
+    "catalogue": r"Beam\(5\): 5 titles\n(  .*\n){5}Diverse.*: 6 titles\n(  .*\n){5}Beam.*: 14 .* are",
     "chat": r"bees make.*\n  0 of \d+ prompt.*\n(.*\n)  [1-9]\d* of \d+ .* cached\n(.*\n)  [1-9]",
     "live_beams": r"\d+ of \d+ characters were final before the end\n(\d\. -\d+\.\d+ .*\n){4}",
     "logprobs": r"('.*' -\d+\.\d\d \(after the penalty -?\d+\.\d\d\); .*, .*, .*\n)+",
