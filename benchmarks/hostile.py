@@ -27,6 +27,8 @@ import grpc.aio
 
 from benchmarks.hostile_requests import METHODS, Attack, attacks
 from benchmarks.record import record
+from forkdecode.constraints.catalogue_build import build_catalogue
+from forkdecode.constraints.catalogue_file import save_catalogue
 from forkdecode.errors import ForkdecodeError
 from forkdecode.results import Candidate, Finished, ServedModel
 from forkdecode.rpc.convert_events import Events, served_model
@@ -34,13 +36,19 @@ from forkdecode.rpc.convert_requests import DecodeCall, decode_request
 from forkdecode.rpc.status import error_of
 from forkdecode.rpc.v1 import decode_pb2 as pb
 from forkdecode.rpc.v1.decode_pb2_grpc import DecodeServiceStub
-from forkdecode.types import Beam, Greedy, Options, Sample, Strategy
+from forkdecode.types import Beam, DiverseBeam, Greedy, Options, Sample, StochasticBeam, Strategy
 
 SERVICE = pb.DESCRIPTOR.services_by_name["DecodeService"].full_name
 DEADLINE = 60.0
 """Seconds after which a request counts as one that hangs."""
 REFUSALS = ("INVALID_ARGUMENT", "RESOURCE_EXHAUSTED")
-GOOD: tuple[Strategy, ...] = (Greedy(), Sample(n=3, seed=7), Beam(width=3))
+GOOD: tuple[Strategy, ...] = (
+    Greedy(),
+    Sample(n=3, seed=7),
+    Beam(width=3),
+    DiverseBeam(width=4),
+    StochasticBeam(width=3, seed=7),
+)
 
 
 @dataclass
@@ -225,6 +233,15 @@ async def _rested(stub: Any) -> pb.GetStatsResponse:
     return stats
 
 
+def _catalogues(folder: Path) -> list[str]:
+    """Flags for a catalogue that ends in both ways, and one with an item that begins another."""
+    flags = []
+    for name, items in {"items": [[1, 2], [1, 3, 4], [5]], "nested": [[1], [1, 2]]}.items():
+        save_catalogue(build_catalogue(items), folder / name)
+        flags += ["--catalogue", f"{name}={folder / name}"]
+    return flags
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     where = parser.add_mutually_exclusive_group(required=True)
@@ -243,7 +260,8 @@ def main() -> int:
 
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             model = save_tiny_llama(Path(folder))
-            address = stack.enter_context(server(str(model), ["--num-blocks", "512"])).address
+            flags = ["--num-blocks", "512", *_catalogues(Path(folder))]
+            address = stack.enter_context(server(str(model), flags)).address
         result = asyncio.run(attack_server(address, args.requests, args.seed, args.streams))
     record("hostile", result, args.record)
     return 1 if result["faults"] else 0

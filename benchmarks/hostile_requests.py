@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.hostile_constraints import SOURCES, any_constraint
 from benchmarks.hostile_random import any_field, damage, fill, tag
 from benchmarks.hostile_wrong import wrong_decode, wrong_other
 from forkdecode.results import ServedModel
@@ -59,14 +60,22 @@ def plain(rng: random.Random, model: ServedModel) -> pb.DecodeRequest:
         request.prompt.chat.messages.add(role="user", content="hello")
     else:
         request.prompt.text = "hello"
-    strategy = rng.randrange(4)
-    if strategy == 1:
-        request.sample.n = rng.randint(1, 3)
-    elif strategy == 2:
-        request.best_of.best_of = 3
-    elif strategy == 3:
-        request.beam.width = rng.randint(1, 3)
+    _plain_strategy(rng, request)
     return request
+
+
+def _plain_strategy(rng: random.Random, request: pb.DecodeRequest) -> None:
+    match rng.randrange(6):
+        case 1:
+            request.sample.n = rng.randint(1, 3)
+        case 2:
+            request.best_of.best_of = 3
+        case 3:
+            request.beam.width = rng.randint(1, 3)
+        case 4:
+            request.diverse_beam.width = rng.choice((2, 4))
+        case 5:
+            request.stochastic_beam.width = rng.randint(1, 3)
 
 
 # -- kinds ----------------------------------------------------------------------------------------------
@@ -89,6 +98,50 @@ def _random(rng: random.Random, model: ServedModel) -> Attack:
     if isinstance(request, pb.DecodeRequest) and rng.random() < 0.9:
         request.options.max_tokens = rng.randint(1, 3)
     return Attack("random message", method, request.SerializeToString())
+
+
+def _constrained(rng: random.Random, model: ServedModel) -> Attack:
+    """A constraint of any kind, right or nearly so, in a request that is right."""
+    request = plain(rng, model)
+    request.options.max_tokens = rng.choice((1, 3, 12))
+    any_constraint(rng, model, request.options)
+    return Attack("constrained", "Decode", request.SerializeToString())
+
+
+def _extreme(rng: random.Random, model: ServedModel) -> Attack:
+    """Beams at the ends of what their settings may be, all of which is served or has no room."""
+    request = plain(rng, model)
+    width, ending = rng.choice((1, 2, 17, model.vocab_size + 1)), rng.choice((0, 1, 2, 3))
+    penalty = rng.choice((-100.0, -1.0, 0.0, 1.0, 100.0))
+    match rng.randrange(3):
+        case 0:
+            groups = rng.choice((1, width))
+            beam: Any = request.diverse_beam
+            beam.MergeFrom(pb.DiverseBeam(width=width, groups=groups, diversity_penalty=rng.choice((0, 1e4))))
+        case 1:
+            beam = request.beam
+            beam.width, beam.sibling_penalty = width, rng.choice((0.0, 1e4))
+            beam.widths.extend(rng.choice(([], [width], [1, width], [width, 1], [1, width] * 30_000)))
+        case _:
+            request.stochastic_beam.width = width
+            sampling = request.stochastic_beam.sampling
+            sampling.temperature, sampling.top_k = (
+                rng.choice((5e-324, 1e-3, 1e4)),
+                rng.choice((0, 1, 2**31 - 1)),
+            )
+            sampling.seed = rng.choice((0, 2**64 - 1))
+            return Attack("extreme beam", "Decode", request.SerializeToString())
+    beam.early_stopping = ending
+    if rng.random() < 0.5:
+        beam.length_penalty = penalty
+    elif rng.random() < 0.5:
+        beam.scorer.length_normalised.alpha = penalty
+    else:
+        baseline = rng.choice(([1e6], [-1e6, 1e6], [0.0] * 65_536))
+        beam.scorer.contrastive.MergeFrom(
+            pb.Contrastive(baseline=baseline, weight=rng.choice((-1e4, 0, 1e4)))
+        )
+    return Attack("extreme beam", "Decode", request.SerializeToString())
 
 
 def _mutated(rng: random.Random, model: ServedModel) -> Attack:
@@ -117,6 +170,13 @@ def _broken_text(rng: random.Random, model: ServedModel) -> Attack:
         "options.bad_words[0].text": lambda: request.options.bad_words.add(text=mark),
         "options.forced_prefix_text": lambda: setattr(request.options, "forced_prefix_text", mark),
         "options.cache_salt": lambda: setattr(request.options, "cache_salt", mark),
+        "options.constraint.catalogue.name": lambda: setattr(
+            request.options.constraint.catalogue, "name", mark
+        ),
+        **{
+            f"options.constraint.{kind}": lambda kind=kind: setattr(request.options.constraint, kind, mark)
+            for kind in SOURCES
+        },
     }
     path = rng.choice(list(place))
     place[path]()
@@ -131,6 +191,8 @@ def _unknown(rng: random.Random, model: ServedModel) -> Attack:
     request.options.bad_words.add(text="zzz")
     inner = [("", request), ("prompt.", request.prompt), ("options.", request.options)]
     inner.append(("options.bad_words[0].", request.options.bad_words[0]))
+    inner.append(("options.constraint.catalogue.", request.options.constraint.catalogue))
+    inner.append(("beam.scorer.length_normalised.", request.beam.scorer.length_normalised))
     prefix, message = rng.choice(inner)
     number = rng.choice((50, 1000, 2**29 - 1))
     message.MergeFromString(any_field(rng, number))
@@ -139,7 +201,7 @@ def _unknown(rng: random.Random, model: ServedModel) -> Attack:
 
 def _wrong_type(rng: random.Random, model: ServedModel) -> Attack:
     """A member of a oneof, as a number of eight bytes: no field has that type."""
-    number = rng.choice((2, 3, 4, 5))
+    number = rng.choice((2, 3, 4, 5, 9, 10))
     data = plain(rng, model).SerializeToString() + tag(number, 1) + rng.randbytes(8)
     return Attack("wrong type in oneof", "Decode", data, True, str(number))
 
@@ -165,6 +227,14 @@ _HUGE: dict[str, Callable[[pb.DecodeRequest, int], Any]] = {
     "options.max_tokens": lambda r, size: setattr(r.options, "max_tokens", 2**31 - size),
     "options.stop_token_ids": lambda r, size: r.options.stop_token_ids.extend([2**31] * (size // 5)),
     "options.bad_words": lambda r, size: r.options.bad_words.extend([pb.BadWord(text="a")] * (size // 8)),
+    "beam.widths": lambda r, size: r.beam.widths.extend([4] * (2**16 + size)),
+    "beam.scorer.contrastive.baseline": lambda r, size: r.beam.scorer.contrastive.baseline.extend(
+        [-1.0] * (2**16 + size // 8)
+    ),
+    "options.constraint.regex": lambda r, size: setattr(r.options.constraint, "regex", "a" * (2**18 + size)),
+    "options.constraint.catalogue.name": lambda r, size: setattr(
+        r.options.constraint.catalogue, "name", "é" * size
+    ),
     "prompt.chat.messages": lambda r, size: r.prompt.chat.messages.extend(
         [pb.ChatMessage()] * (2**16 + size // 64)
     ),
@@ -189,10 +259,16 @@ def _too_big(rng: random.Random, model: ServedModel) -> Attack:
     if rng.random() < 0.1:
         request.options.cache_salt = "x" * model.max_request_bytes
         return Attack("too big", "Decode", request.SerializeToString(), True)
-    if rng.random() < 0.5:
-        request.beam.width = rng.choice((model.vocab_size + 1, 65_536))
-    else:
-        request.sample.n = 65_536
+    wide = rng.choice((model.vocab_size + 1, 65_536))
+    match rng.randrange(5):
+        case 0:
+            request.beam.width = wide
+        case 1:
+            request.diverse_beam.MergeFrom(pb.DiverseBeam(width=wide, groups=rng.choice((1, wide))))
+        case 2:
+            request.stochastic_beam.width = wide
+        case _:
+            request.sample.n = 65_536
     return Attack("too big", "Decode", request.SerializeToString(), request.sample.n > model.num_blocks)
 
 
@@ -200,6 +276,8 @@ _KINDS: tuple[tuple[Callable[[random.Random, ServedModel], Attack], float], ...]
     (_wrong, 30),
     (_random, 20),
     (_mutated, 20),
+    (_constrained, 8),
+    (_extreme, 4),
     (_garbage, 8),
     (_broken_text, 8),
     (_unknown, 6),

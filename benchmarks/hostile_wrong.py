@@ -6,6 +6,7 @@ import math
 import random
 from typing import Any
 
+from benchmarks.hostile_constraints import wrong_constraint, wrong_scorer
 from forkdecode.results import ServedModel
 from forkdecode.rpc.v1 import decode_pb2 as pb
 
@@ -39,13 +40,31 @@ _VALUES: dict[str, tuple[Any, ...]] = {
     "beam.length_penalty": _PENALTY,
     "beam.early_stopping": (99, -1, -(2**31)),
     "beam.patience": (*_NO_NUMBER, 0.0, -1.0, 2.0),
-    **{f"sample.sampling.{name}": values for name, values in _SAMPLING.items()},
-    **{f"best_of.sampling.{name}": values for name, values in _SAMPLING.items()},
+    "beam.sibling_penalty": (*_NO_NUMBER, -1.0, 10001.0),
+    "diverse_beam.width": (0, 65_537, *_HUGE_INT),
+    "diverse_beam.groups": (0, 3, 5, *_HUGE_INT),
+    "diverse_beam.diversity_penalty": (*_NO_NUMBER, -1.0, 10001.0),
+    "diverse_beam.num_return_sequences": (0, 5, *_HUGE_INT),
+    "diverse_beam.length_penalty": _PENALTY,
+    "diverse_beam.early_stopping": (99, -1, -(2**31)),
+    "stochastic_beam.width": (0, 65_537, *_HUGE_INT),
+    "stochastic_beam.sampling.temperature": (0.0, *_SAMPLING["temperature"]),
+    **{
+        f"{strategy}.sampling.{name}": values
+        for strategy in ("sample", "best_of", "stochastic_beam")
+        for name, values in _SAMPLING.items()
+        if strategy != "stochastic_beam" or name != "temperature"
+    },
 }
+_STRATEGIES = tuple(field.name for field in pb.DecodeRequest.DESCRIPTOR.oneofs_by_name["strategy"].fields)
 _SHAPES = (
     "prompt",
     "request_id",
     "temperature",
+    "beam.widths",
+    "scorer",
+    "options.constraint",
+    "options.constraint",
     "options.logit_bias",
     "options.bad_words",
     "options.stop",
@@ -61,7 +80,7 @@ def wrong_decode(
     """`request`, which could be served, spoilt in one place."""
     path = rng.choice((*_VALUES, *_SHAPES, *_SHAPES))
     if path in _VALUES:
-        for strategy in ("sample", "best_of", "beam"):
+        for strategy in _STRATEGIES:
             if path.startswith(f"{strategy}."):
                 getattr(request, strategy).Clear()
         _set(request, path, rng.choice(_VALUES[path]))
@@ -98,6 +117,16 @@ def _spoil(rng: random.Random, model: ServedModel, request: pb.DecodeRequest, pa
             request.sample.n = 2
             request.sample.sampling.temperature = 0.0
             return "sample.sampling.temperature"
+        case "beam.widths":
+            request.beam.width = 4
+            request.beam.widths.extend(rng.choice(([0], [4, 0], [5], [3], [4] * 65_537, [2**32 - 1, 4])))
+        case "scorer":
+            name = rng.choice(("beam", "diverse_beam"))
+            getattr(request, name).Clear()
+            getattr(request, name).SetInParent()
+            return wrong_scorer(rng, name, getattr(request, name))
+        case "options.constraint":
+            return wrong_constraint(rng, model, options)
         case "options.stop_token_ids":
             options.stop_token_ids.append(outside)
         case "options.allowed_token_ids":

@@ -20,12 +20,14 @@ from forkdecode.rpc.status import status_of
 from forkdecode.rpc.v1 import decode_pb2 as pb
 from tests.server.servers import running_server, tiny_llm
 
-MODEL = ServedModel("tiny", "float32", 264, 512, (262,), 16, 512, True, True, "0", 4 * 2**20)
+MODEL = ServedModel("tiny", "float32", 264, 512, (262,), 16, 512, True, True, "0", 4 * 2**20, ("items",))
 KINDS = {
     "wrong value",
     "random message",
     "damaged message",
     "garbage",
+    "constrained",
+    "extreme beam",
     "broken text",
     "unknown field",
     "wrong type in oneof",
