@@ -34,7 +34,7 @@ STRATEGIES: dict[str, Strategy] = {
 }
 BEAMS = ("Beam", "DiverseBeam", "StochasticBeam")
 DRAWN = ("Sample", "BestOf", "StochasticBeam")
-MAX = 9
+MAX = 6
 NOT_THERE = "\N{EN DASH}"
 
 

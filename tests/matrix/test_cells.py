@@ -25,8 +25,10 @@ def test_cell(decoder: Decoder, row: Row, strategy: str) -> None:
     if refusal is None:
         row.check(decoder, STRATEGIES[strategy])
         return
+    steps = decoder.stats().steps
     with pytest.raises(InvalidRequestError) as caught:
         row.check(decoder, STRATEGIES[strategy])
+    assert decoder.stats().steps == steps, "it is refused before anything is computed"
     assert caught.value.field == refusal.field
     assert refusal.field in str(caught.value)
 
