@@ -30,8 +30,8 @@ from forkdecode.engine import start
 from forkdecode.engine.core import Engine
 from forkdecode.engine.replay import Replayed, replay
 from forkdecode.errors import CapacityError, InvalidRequestError
-from forkdecode.kv import block_table
-from forkdecode.kv.copy_on_write import NO_COPIES
+from forkdecode.kv import block_table, table_batch
+from forkdecode.kv.copy_on_write import NO_COPIES, copy_on_write
 from forkdecode.sampling.select import select
 from forkdecode.scheduler.preemption import Preemptor
 from forkdecode.scheduler.request import DecodeRequest, NodeRef, Release, Share
@@ -441,12 +441,13 @@ def test_runs_on_one_file_are_replayed_one_after_the_other(journal: Path) -> Non
 
 def no_copies(monkeypatch: pytest.MonkeyPatch, after: int = 0) -> None:
     """Rows write to blocks that others hold too: the fault that copy-on-write is there to prevent."""
-    real, calls = block_table.copy_on_write, itertools.count()
+    real, calls = copy_on_write, itertools.count()
 
     def forgetful(*args: Any) -> Any:
         return real(*args) if next(calls) < after else NO_COPIES
 
-    monkeypatch.setattr(block_table, "copy_on_write", forgetful)
+    for module in (block_table, table_batch):
+        monkeypatch.setattr(module, "copy_on_write", forgetful)
 
 
 def test_a_fault_of_this_version_is_located_in_a_good_journal(
