@@ -93,7 +93,7 @@ def _check_schema(name: str, value: object) -> str:
     if isinstance(value, Mapping):
         try:
             value = json.dumps(dict(value), allow_nan=False)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise invalid(name, f"is not JSON: {error}", "a JSON object") from error
     text = _check_source(name, value)
     try:

@@ -53,7 +53,7 @@ def _finite(schema: Any, known: dict[str, bool]) -> bool:
 def _of_some_type(schema: Mapping[str, Any], known: dict[str, bool]) -> bool:
     types = schema.get("type", "any")
     types = {types} if isinstance(types, str) else set(map(str, _list(types)))
-    if not types <= _NESTING:
+    if not types or not types <= _NESTING:
         return True
     return ("object" in types and _object(schema, known)) or ("array" in types and _array(schema, known))
 

@@ -11,6 +11,7 @@ from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark
 from forkdecode.constraint_types import JsonSchema, Lark, Regex
 from forkdecode.constraints.endless_lark import endless_rule
 from forkdecode.constraints.endless_schema import is_endless
+from forkdecode.constraints.schema_numbers import number_problem, schemas_within
 from forkdecode.errors import InvalidRequestError, invalid
 
 GrammarSpec = Regex | JsonSchema | Lark
@@ -45,13 +46,18 @@ def grammar_text(spec: GrammarSpec) -> str:
     """Lark for llguidance. Raises GrammarError for what is wrong already."""
     if isinstance(spec, Regex):
         # Of Rust's classes \\d, \\w and \\s none is cut down to ASCII.
+        if _escapes_nothing(spec.pattern):  # which regex_to_lark leaves out
+            raise GrammarError("regex parse error: ends with a backslash that escapes nothing")
         return f"start: /{regex_to_lark(spec.pattern, '')}/\n{_NO_FORCING}\n"
     if isinstance(spec, JsonSchema):
         schema = json.loads(str(spec.schema))
+        _check_numbers(schema)
         if is_endless(schema):
             raise GrammarError("no finite JSON is valid by it: what it requires requires itself again")
         return f"start: %json {json.dumps(schema)}\n{_NO_FORCING}\n"
     text = spec.grammar if spec.syntax == "lark" else _from_gbnf(spec.grammar)
+    for schema in schemas_within(text):
+        _check_numbers(schema)
     if (rule := endless_rule(text)) is not None:
         name = "root" if spec.syntax == "gbnf" and rule == "start" else rule
         raise GrammarError(f"no text matches it: rule {name!r} always leads to itself again")
@@ -84,6 +90,19 @@ def plain_error(spec: GrammarSpec, message: str) -> str:
         kept.pop()  # empty lines of context
     text = "\n".join(kept).strip().removeprefix("panic: ")
     return text[:_MAX_MESSAGE] + "..." * (len(text) > _MAX_MESSAGE) or "llguidance says nothing more"
+
+
+def _escapes_nothing(pattern: str) -> bool:
+    return (len(pattern) - len(pattern.rstrip("\\"))) % 2 == 1
+
+
+def _check_numbers(schema: object) -> None:
+    try:
+        problem = number_problem(schema)
+    except RecursionError:
+        problem = "is nested too deeply"
+    if problem is not None:
+        raise GrammarError(problem)
 
 
 def _from_gbnf(text: str) -> str:
