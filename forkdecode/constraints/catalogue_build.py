@@ -11,7 +11,7 @@ from typing import TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from forkdecode.checks import MAX_INT, check_int, check_items, check_unicode
+from forkdecode.checks import MAX_INT, check_int, check_items, check_unicode, shown
 from forkdecode.constraints.catalogue import (
     ROOT_TOKEN,
     Catalogue,
@@ -40,6 +40,9 @@ def build_catalogue(
 
     Of equal items the first counts, its key with it. Raises InvalidRequestError naming the item.
     """
+    _check_collection("items", items, "token sequences, or an array of integers [items, depth]")
+    if keys is not None:
+        _check_collection("keys", keys, "a text or None for each item")
     builder = CatalogueBuilder()
     if isinstance(items, np.ndarray):
         builder.add_rows(items)
@@ -56,6 +59,11 @@ def build_catalogue(
     if keys is not None and next(taken, builder) is not builder:
         raise invalid("keys", f"are more than the {len(builder)} items", "one for each item")
     return builder.build(model)
+
+
+def _check_collection(name: str, value: object, allowed: str) -> None:
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise invalid(name, f"{shown(value)} is no collection", allowed)
 
 
 class CatalogueBuilder:

@@ -108,6 +108,11 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "a huge token": (lambda: build_catalogue([(2**31,)]), r"items\[0\]"),
     "a fraction": (lambda: build_catalogue([(1.5,)]), r"items\[0\]: 1.5"),  # type: ignore[list-item]
     "a text": (lambda: build_catalogue(["ab"]), r"items\[0\]: 'ab' is not a list"),  # type: ignore[list-item]
+    "a number of items": (lambda: build_catalogue(5), "items: 5 is no collection"),  # type: ignore[arg-type]
+    "nothing": (lambda: build_catalogue(None), "items: None is no collection"),  # type: ignore[arg-type]
+    "a text of items": (lambda: build_catalogue("ab"), "items: 'ab' is no coll"),  # type: ignore[arg-type]
+    "a text of keys": (lambda: build_catalogue([(1,)], "a"), "keys: 'a' is no collection"),
+    "a number of keys": (lambda: build_catalogue([(1,)], 5), "keys: 5 is no coll"),  # type: ignore[arg-type]
     "a set": (lambda: build_catalogue([{1, 2}]), r"items\[0\]"),  # type: ignore[list-item]
     "too few keys": (lambda: build_catalogue([(1,), (2,)], ["a"]), "keys"),
     "too many keys": (lambda: build_catalogue([(1,)], ["a", "b"]), "keys"),
