@@ -48,7 +48,7 @@ def check(engine: MarkovEngine, asked: Asked, result: object) -> None:
 
 
 @given(batches(st.integers(2, 8)), st.sampled_from([1, 2, 4]))
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_beams_equal_their_definition(batch: Batch, block_size: int) -> None:
     model, asked = batch
     engine = MarkovEngine(model, block_size=block_size)
@@ -65,7 +65,7 @@ def whole_trees(draw: st.DrawFn) -> tuple[Markov, Asked]:
 
 
 @given(whole_trees())
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_a_beam_as_wide_as_the_tree_is_the_ranking_of_all_sequences(case: tuple[Markov, Asked]) -> None:
     model, asked = case
     beam = asked.strategy
@@ -87,7 +87,7 @@ def greedy_batches(draw: st.DrawFn) -> Batch:
 
 
 @given(greedy_batches())
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_greedy_takes_the_likeliest_token(batch: Batch) -> None:
     model, asked = batch
     engine = MarkovEngine(model)

@@ -37,7 +37,7 @@ def batches(draw: st.DrawFn) -> tuple[Markov, list[Asked]]:
 
 
 @given(batches())
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_each_sample_is_drawn_as_defined(batch: tuple[Markov, list[Asked]]) -> None:
     model, asked = batch
     for one, result in zip(asked, MarkovEngine(model).decode(asked), strict=True):

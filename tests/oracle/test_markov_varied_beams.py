@@ -40,7 +40,7 @@ def check(model: Markov, asked: Asked, result: DecodeResult | ForkdecodeError) -
 
 
 @given(batches(beams(st.integers(2, 6), more=True)))
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_widths_sibling_ranks_and_scorers(batch: Batch) -> None:
     model, asked = batch
     for one, result in zip(asked, MarkovEngine(model).decode(asked), strict=True):
@@ -48,7 +48,7 @@ def test_widths_sibling_ranks_and_scorers(batch: Batch) -> None:
 
 
 @given(batches(diverse_beams()))
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_groups_avoid_each_others_tokens(batch: Batch) -> None:
     """Algorithm 1 of the paper, executed."""
     model, asked = batch
