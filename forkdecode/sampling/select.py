@@ -15,11 +15,12 @@ import torch
 
 from forkdecode.allowed import Allowed, AllowedBits, AllowedLists, Ready
 from forkdecode.sampling.allowed import reads_lists, settled
-from forkdecode.sampling.beams import check_topk, topk_listed, topk_plain, topk_processed
+from forkdecode.sampling.beams import topk_listed, topk_plain, topk_processed
+from forkdecode.sampling.continuations import check_scores
 from forkdecode.sampling.gather import check_gather, gather_named
 from forkdecode.sampling.group_logits import is_active
 from forkdecode.sampling.perturbed import check_gumbel, perturbed_best
-from forkdecode.sampling.row_best import check_rows, rows_plain, rows_processed
+from forkdecode.sampling.row_best import rows_plain, rows_processed
 from forkdecode.sampling.sampler import check_draw, draw_plain, draw_processed
 from forkdecode.step import (
     Draw,
@@ -93,8 +94,8 @@ def _select(
             done[i] = SelectionResult.failed(request.group_id, f"{type(choice).__name__} is not known here")
     _serve(logits, draws, check=check_draw, ways=(draw_plain, draw_processed), threads=workers, done=done)
     beams = (topk_plain, topk_processed, topk_listed)
-    _serve(logits, topks, check=check_topk, ways=beams, threads=workers, done=done)
-    _serve(logits, by_row, check=check_rows, ways=(rows_plain, rows_processed), threads=workers, done=done)
+    _serve(logits, topks, check=check_scores, ways=beams, threads=workers, done=done)
+    _serve(logits, by_row, check=check_scores, ways=(rows_plain, rows_processed), threads=workers, done=done)
     both = (gather_named, gather_named)
     _serve(logits, gathers, check=check_gather, ways=both, threads=workers, done=done)
     alike = (perturbed_best, perturbed_best)
