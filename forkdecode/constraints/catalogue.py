@@ -136,8 +136,8 @@ class Catalogue:
         return [token for token in token_ids if bool((self.tokens[1:] == token).any())]
 
     def check(self) -> None:
-        """Raises InvalidRequestError unless the arrays are a trie as described: then nothing that walks it
-        can leave it. Reads all of them; takes some ten bytes a node meanwhile."""
+        """Raises InvalidRequestError unless the arrays are a trie as described, so that nothing that walks it
+        can leave it, and those that were built. Reads all of them; takes some ten bytes a node meanwhile."""
         problem = _problem(self)
         if problem is not None:
             raise invalid("catalogue", problem, "what `forkdecode catalogue build` writes")
@@ -163,7 +163,8 @@ def digest_of(catalogue: Catalogue) -> str:
 
 def _problem(catalogue: Catalogue) -> str | None:
     """What is wrong with a catalogue, in words."""
-    return _shape_problem(catalogue) or _edges_problem(catalogue) or _items_problem(catalogue)
+    problem = _shape_problem(catalogue) or _edges_problem(catalogue) or _items_problem(catalogue)
+    return problem or _digest_problem(catalogue)
 
 
 def _shape_problem(catalogue: Catalogue) -> str | None:
@@ -209,6 +210,11 @@ def _items_problem(catalogue: Catalogue) -> str | None:
     if _depths(catalogue) != (info.shortest, info.depth):
         return f"its items don't have {info.shortest} to {info.depth} tokens"
     return None
+
+
+def _digest_problem(catalogue: Catalogue) -> str | None:
+    changed = digest_of(catalogue) != catalogue.info.digest
+    return "its arrays have changed since it was written" if changed else None
 
 
 def _depths(catalogue: Catalogue) -> tuple[int, int]:

@@ -23,6 +23,8 @@ Source: TypeAlias = Catalogue | str | os.PathLike[str]
 """A catalogue, or the file of one, which is opened anew whenever another has taken its place."""
 RETRY_AFTER = 1.0
 """Seconds after which a request may be sent again that met its catalogue being replaced."""
+MAX_NAMED = 20
+"""Names that an error lists."""
 _log = logging.getLogger(__name__)
 _Stamp: TypeAlias = tuple[int, int, int, int]
 
@@ -54,7 +56,7 @@ class Catalogues:
         self._entries: dict[str, _Entry] = {}
 
     def put(self, name: str, source: Source) -> None:
-        """Takes a catalogue, or opens and reads through its file: a second for 10,000,000 items. Raises
+        """Takes a catalogue, or opens and reads through its file: two seconds for 10,000,000 items. Raises
         InvalidRequestError for one that is damaged, or not of this model's tokens."""
         _check_name(name)
         entry = self._opened(source)
@@ -168,8 +170,10 @@ def _check_name(name: object) -> None:
 
 
 def _missing(field: str, name: str, known: Mapping[str, _Entry]) -> InvalidRequestError:
-    there = ", ".join(map(repr, sorted(known))) or "there are none"
-    return invalid(field, f"{name!r} is no catalogue here", there)
+    names = sorted(known)
+    there = ", ".join(map(shown, names[:MAX_NAMED])) or "there are none"
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return invalid(field, f"{shown(name)} is no catalogue here", there + more)
 
 
 def _stamp(path: Path) -> _Stamp | None:

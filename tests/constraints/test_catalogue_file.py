@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from forkdecode.constraints.catalogue import Catalogue
+from forkdecode.constraints.catalogue import Catalogue, digest_of
 from forkdecode.constraints.catalogue_build import build_catalogue
 from forkdecode.constraints.catalogue_file import open_catalogue, save_catalogue
 from forkdecode.errors import InvalidRequestError
@@ -183,7 +183,7 @@ def test_what_can_t_be_opened_says_so(tmp_path: Path) -> None:
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(st.data())
 def test_no_damage_gets_past_both_checks(tmp_path_factory: Any, data: st.DataObject) -> None:
-    """Whatever bytes a file has: it is refused, or what it holds is a trie, and a walk stays in it."""
+    """Whatever bytes a file has: it is refused, or it holds the catalogue that was saved."""
     path = tmp_path_factory.mktemp("damaged") / "c"
     save_catalogue(NAMED, path)
     raw = bytearray(path.read_bytes())
@@ -195,9 +195,20 @@ def test_no_damage_gets_past_both_checks(tmp_path_factory: Any, data: st.DataObj
         opened.check()
     except InvalidRequestError:
         return
-    for node in range(opened.info.nodes):
-        children = range(opened.offsets[node], opened.offsets[node + 1])
-        assert all(node < child < opened.info.nodes for child in children)
-    assert opened.tokens[1:].min() >= 0
-    assert opened.tokens.max() == opened.info.highest
-    assert all(isinstance(opened.keys[i], str) for i in range(len(opened)))
+    assert opened.info.digest == NAMED.info.digest == digest_of(opened)
+    np.testing.assert_array_equal(opened.ranks, NAMED.ranks)
+    assert [opened.keys[i] for i in range(len(opened))] == [NAMED.keys[i] for i in range(len(NAMED))]
+
+
+def test_a_token_that_became_another_one_is_found(tmp_path: Path) -> None:
+    """A trie all the same: nothing but the digest tells."""
+    path = tmp_path / "c"
+    save_catalogue(build_catalogue([(1, 2), (1, 4), (8, 9)]), path)
+    raw = path.read_bytes()
+    at = open_catalogue(path).tokens.tolist().index(4)
+    start = raw.index(np.array([-1, 1, 8, 2, 4, 9], "<i4").tobytes()) + 4 * at
+    path.write_bytes(raw[:start] + struct.pack("<i", 6) + raw[start + 4 :])
+    changed = open_catalogue(path)
+    assert changed.tokens[at] == 6
+    with pytest.raises(InvalidRequestError, match="its arrays have changed since it was written"):
+        changed.check()

@@ -39,7 +39,12 @@ def test_names_come_and_go(known: Catalogues) -> None:
     for missing in (lambda: known.get("a"), lambda: known.remove("a")):
         with pytest.raises(InvalidRequestError, match="'a' is no catalogue here; allowed: 'b'"):
             missing()
-    known.remove("b")
+    known.put_all({"n" * 10_000 + str(i): OLD for i in range(100)})
+    with pytest.raises(InvalidRequestError, match="and 81 more") as caught:
+        known.get("m" * 10_000)
+    assert len(str(caught.value)) < 4_000  # a trailer of a call has room for it
+    for name in known.names():
+        known.remove(name)
     with pytest.raises(InvalidRequestError, match="there are none") as caught:
         known.constraint(FromCatalogue("b"))
     assert caught.value.field == "constraint.name"
