@@ -8,13 +8,14 @@ from typing import Any
 
 from forkdecode.calls.tree import Node, Tree
 from forkdecode.checks import shown
-from forkdecode.errors import ForkdecodeError, invalid
+from forkdecode.errors import invalid
 from forkdecode.search.batches import batches, check_decoded, share
 from forkdecode.search.budget import Budget
 from forkdecode.search.core import Decode, Drop, Give, Operation, Search
 from forkdecode.search.decoding import Decoding
 from forkdecode.search.result import SearchResult
 from forkdecode.search.verifiers import TreeVerifier, Verifier, check_scores
+from forkdecode.search.waiting import wait
 from forkdecode.search.work import Policy
 
 
@@ -76,13 +77,7 @@ def _decode(tree: Tree, operation: Decode) -> list[list[Node]]:
             children = tree.start(nodes, first.sample, step=first.step, options=first.options)
             running += children
             share(batch, children, made)
-        try:
-            tree.wait(running, operation.timeout)
-        except TimeoutError as error:
-            if isinstance(error, ForkdecodeError):
-                raise
-            tree.stop(running)
-            tree.wait(running)
+        wait(tree, running, operation.timeout)
         check_decoded(running)
     except BaseException:
         if running:

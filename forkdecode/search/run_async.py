@@ -8,13 +8,14 @@ from typing import Any
 
 from forkdecode.calls.tree import AsyncTree, Node
 from forkdecode.checks import shown
-from forkdecode.errors import ForkdecodeError, invalid
+from forkdecode.errors import invalid
 from forkdecode.search.batches import batches, check_decoded, share
 from forkdecode.search.budget import Budget
 from forkdecode.search.core import Decode, Drop, Give, Operation, Search
 from forkdecode.search.decoding import Decoding
 from forkdecode.search.result import SearchResult
 from forkdecode.search.verifiers import TreeVerifier, Verifier, check_scores
+from forkdecode.search.waiting import wait_async
 from forkdecode.search.work import Policy
 
 
@@ -71,22 +72,10 @@ async def _decode(tree: AsyncTree, operation: Decode) -> list[list[Node]]:
             children = await tree.start(nodes, first.sample, step=first.step, options=first.options)
             running += children
             share(batch, children, made)
-        await _wait(tree, running, operation.timeout)
+        await wait_async(tree, running, operation.timeout)
         check_decoded(running)
     except BaseException:
         if running:
             await asyncio.shield(tree.prune(running))
         raise
     return made
-
-
-async def _wait(tree: AsyncTree, running: list[Node], timeout: float | None) -> None:
-    """Stops them after `timeout` seconds."""
-    try:
-        async with asyncio.timeout(timeout):
-            await tree.wait(running)
-    except TimeoutError as error:
-        if isinstance(error, ForkdecodeError):
-            raise
-        await tree.stop(running)
-        await tree.wait(running)

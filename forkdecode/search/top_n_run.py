@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 from forkdecode.calls.tree import AsyncTree, Node, Tree
 from forkdecode.checks import shown
-from forkdecode.errors import ForkdecodeError, invalid
+from forkdecode.errors import invalid
 from forkdecode.search.budget import Budget
 from forkdecode.search.top_n import AskAll, Keep, Operation, TopNResult, TopNSearch
+from forkdecode.search.waiting import wait, wait_async
 from forkdecode.types import Greedy, Options
 
 
@@ -62,13 +62,7 @@ def _decode(tree: Tree, operation: AskAll) -> list[Node]:
     try:
         for ask in operation.asks:
             running += tree.start(ask.node, Greedy(), options=ask.options)
-        try:
-            tree.wait(running, operation.timeout)
-        except TimeoutError as error:
-            if isinstance(error, ForkdecodeError):
-                raise
-            tree.stop(running)
-            tree.wait(running)
+        wait(tree, running, operation.timeout)
     except BaseException:
         if running:
             tree.prune(running)
@@ -117,21 +111,9 @@ async def _decode_async(tree: AsyncTree, operation: AskAll) -> list[Node]:
     try:
         for ask in operation.asks:
             running += await tree.start(ask.node, Greedy(), options=ask.options)
-        await _wait(tree, running, operation.timeout)
+        await wait_async(tree, running, operation.timeout)
     except BaseException:
         if running:
             await asyncio.shield(tree.prune(running))
         raise
     return running
-
-
-async def _wait(tree: AsyncTree, running: Sequence[Node], timeout: float | None) -> None:
-    """Stops them after `timeout` seconds."""
-    try:
-        async with asyncio.timeout(timeout):
-            await tree.wait(running)
-    except TimeoutError as error:
-        if isinstance(error, ForkdecodeError):
-            raise
-        await tree.stop(running)
-        await tree.wait(running)
