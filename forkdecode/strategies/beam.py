@@ -6,7 +6,7 @@ import numpy as np
 
 from forkdecode.errors import GroupFailedError
 from forkdecode.step import I64, Bools, RowTopK, SelectionResult, TopK
-from forkdecode.strategies.beam_step import Ending, best_first, finish, split
+from forkdecode.strategies.beam_step import Ending, best_first, finish, go_on, split
 from forkdecode.strategies.hypotheses import F64, LIVE, NO_HYPOTHESES, Hypotheses, HypothesisBatch
 from forkdecode.strategies.policy import Decision, GroupRows, StopHits
 from forkdecode.strategies.scorers import make_scores
@@ -41,7 +41,6 @@ class BeamPolicy:
         self._num_stops = len(stop_ids)
         self._ends_unforeseen = ends_unforeseen
         self._ran_dry = False
-        self._numbers = np.arange(beam.width, dtype=np.int32)
         self._scores = make_scores(beam)
         self._ending = Ending(beam.early_stopping, self._scores, max_tokens)
         self.max_rows = beam.width
@@ -84,18 +83,7 @@ class BeamPolicy:
             too_few = len(ends) < width or generated < self._max_tokens
             self._ran_dry = not len(picks) and too_few
             picks = picks[:0]
-        parents = result.rows[picks]
-        return Decision(
-            picks=picks,
-            parents=parents,
-            tokens=result.tokens[picks],
-            lineage=rows.lineage[parents],
-            candidate=self._numbers[: len(picks)],
-            cumulative=rows.cumulative[parents] + result.logprobs[picks],
-            selection=result.scores[picks],
-            finished=finished,
-            done=done,
-        )
+        return go_on(picks, result, rows, finished, done=done)
 
     @property
     def exhausted(self) -> bool:

@@ -6,7 +6,7 @@ import numpy as np
 
 from forkdecode.step import F32, I64, Bools, SelectionResult
 from forkdecode.strategies.hypotheses import F64, U8, Hypotheses, HypothesisBatch
-from forkdecode.strategies.policy import GroupRows
+from forkdecode.strategies.policy import Decision, GroupRows
 from forkdecode.strategies.scorers import Scores
 from forkdecode.types import EarlyStopping
 
@@ -53,6 +53,24 @@ def finish(
         score=scores.of(selection, generated),
         reason=reason[ended],
         candidate=ended.astype(np.int32),
+    )
+
+
+def go_on(
+    picks: I64, result: SelectionResult, rows: GroupRows, finished: HypothesisBatch, *, done: bool
+) -> Decision:
+    """The candidates `picks` as the next rows. finished: what entered a pool."""
+    parents = result.rows[picks]
+    return Decision(
+        picks=picks,
+        parents=parents,
+        tokens=result.tokens[picks],
+        lineage=rows.lineage[parents],
+        candidate=np.arange(len(picks), dtype=np.int32),
+        cumulative=rows.cumulative[parents] + result.logprobs[picks],
+        selection=result.scores[picks],
+        finished=finished,
+        done=done,
     )
 
 

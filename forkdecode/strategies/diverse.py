@@ -8,7 +8,7 @@ import numpy as np
 
 from forkdecode.errors import GroupFailedError
 from forkdecode.step import I64, RowTopK, SelectionResult
-from forkdecode.strategies.beam_step import Ending, best_first, finish, split
+from forkdecode.strategies.beam_step import Ending, best_first, finish, go_on, split
 from forkdecode.strategies.hypotheses import F64, LIVE, NO_HYPOTHESES, Hypotheses, HypothesisBatch
 from forkdecode.strategies.policy import Decision, GroupRows, StopHits
 from forkdecode.strategies.pools import HypothesisPools
@@ -49,7 +49,6 @@ class DiverseBeamPolicy:
         self._num_stops = len(stop_ids)
         self._ends_unforeseen = ends_unforeseen
         self._ran_dry = False
-        self._numbers = np.arange(strategy.width, dtype=np.int32)
         self._scores = make_scores(strategy)
         self._ending = Ending(strategy.early_stopping, self._scores, max_tokens)
         self._sizes: I64 | None = None
@@ -87,7 +86,9 @@ class DiverseBeamPolicy:
             np.add.at(taken, result.tokens[ended], 1.0)
             picks.append(own)
         self._sizes = np.array([len(p) for p in picks], np.int64)
-        return self._decision(np.concatenate(picks), result, rows, finished)
+        chosen = np.concatenate(picks)
+        entered = HypothesisBatch.joined([NO_HYPOTHESES, *finished])
+        return go_on(chosen, result, rows, entered, done=not len(chosen))
 
     @property
     def exhausted(self) -> bool:
@@ -128,19 +129,3 @@ class DiverseBeamPolicy:
             self._ran_dry |= not pool.full
             return own
         return own[:0] if self._ending.reached(pool, result.scores[own], generated) else own
-
-    def _decision(
-        self, picks: I64, result: SelectionResult, rows: GroupRows, finished: list[HypothesisBatch]
-    ) -> Decision:
-        parents = result.rows[picks]
-        return Decision(
-            picks=picks,
-            parents=parents,
-            tokens=result.tokens[picks],
-            lineage=rows.lineage[parents],
-            candidate=self._numbers[: len(picks)],
-            cumulative=rows.cumulative[parents] + result.logprobs[picks],
-            selection=result.scores[picks],
-            finished=HypothesisBatch.joined([NO_HYPOTHESES, *finished]),
-            done=not len(picks),
-        )
