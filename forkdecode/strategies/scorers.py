@@ -106,7 +106,7 @@ class _CustomScores:
 
 def _checked(answer: object, count: int) -> F64:
     try:
-        scores: F64 = np.array(answer, np.float64)
+        scores: F64 = np.asarray(answer, np.float64).copy()  # the caller may keep it
     except Exception:  # so may what it returns: a tensor with a gradient raises RuntimeError
         scores = np.empty(0, np.float64)
     if scores.shape != (count,) or not np.isfinite(scores).all():
