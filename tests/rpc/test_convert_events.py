@@ -86,7 +86,9 @@ class TestThereAndBack:
         names = [f.name for f in dataclasses.fields(EngineStats) if f.name != "steps_by_rows"]
         stats = EngineStats(**dict(zip(names, counts, strict=True)), steps_by_rows=rows)
         assert engine_stats(sent(stats_response(stats))) == stats
-        model = ServedModel("a/b", "float32", 32000, 2048, (1, 2), 16, 2**40, True, False, "0.1", 2**22, ("a", "b"))
+        model = ServedModel(
+            "a/b", "float32", 32000, 2048, (1, 2), 16, 2**40, True, False, "0.1", 2**22, ("a", "b")
+        )
         assert served_model(sent(model_response(model))) == model
 
     def test_the_name_comes_with_the_first_message_alone(self) -> None:
