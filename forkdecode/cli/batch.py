@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from forkdecode.cli.engine import show_capacity
 from forkdecode.cli.output import ResultsFile
 from forkdecode.cli.render import result_record
-from forkdecode.cli.requests import Defaults, Request, parse_line
+from forkdecode.cli.requests import Defaults, Request, id_of, parse_line
 from forkdecode.errors import EngineClosedError, ForkdecodeError, InvalidRequestError
 from forkdecode.llm import AsyncLLM
 
@@ -26,9 +26,10 @@ IN_FLIGHT = 512
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line that is no request."""
+    """A line that is no request. id: its own, where that can be read."""
 
     line: int
+    id: str | int | None
     error: InvalidRequestError
 
 
@@ -52,7 +53,7 @@ class RequestFile:
                 try:
                     yield parse_line(number, raw, self.defaults, self.model)
                 except InvalidRequestError as error:
-                    yield BadLine(number, error)
+                    yield BadLine(number, id_of(raw), error)
 
 
 @dataclass(slots=True)
@@ -167,6 +168,6 @@ class FileJob:
 
 def _error_record(item: Item, error: ForkdecodeError) -> dict[str, Any]:
     said = {"type": type(error).__name__, "field": error.field, "message": str(error)}
-    record: dict[str, Any] = {"line": item.line, "id": getattr(item, "id", None), "error": said}
+    record: dict[str, Any] = {"line": item.line, "id": item.id, "error": said}
     partial = getattr(error, "partial", None)
     return record | ({"partial": result_record(partial)} if partial is not None else {})

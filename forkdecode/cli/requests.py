@@ -130,6 +130,15 @@ def parse_line(number: int, raw: bytes, defaults: Defaults, model: str) -> Reque
     return Request(number, line_id, prompt, strategy, options, chat, digest)
 
 
+def id_of(raw: bytes) -> str | int | None:
+    """The id of a line that is no request for some other reason, where it has a usable one."""
+    try:
+        line_id = json.loads(raw.decode("utf-8")).get("id")
+    except (ValueError, RecursionError, AttributeError):
+        return None
+    return line_id if isinstance(line_id, (str, int)) and not isinstance(line_id, bool) else None
+
+
 def _json_fields(record: Mapping[str, Any]) -> dict[str, Any]:
     """Strategy and options of a line; JSON has text keys alone, so those of logit_bias become ids."""
     values = {k: v for k, v in record.items() if k not in _LINE_FIELDS or k == "strategy"}

@@ -17,7 +17,7 @@ from forkdecode.model.default_model import SMOLLM2, ensure
 from forkdecode.model.info import DTYPE_BYTES, ModelInfo
 from forkdecode.model.probe import probe
 from forkdecode.model.support import check_config, check_positions
-from forkdecode.model.weights import Opened, convert, open_gguf, open_pretrained, quiet
+from forkdecode.model.weights import TAKEN, Opened, convert, open_gguf, open_pretrained, quiet
 
 DType: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
 _NATIVE_BF16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
@@ -64,7 +64,13 @@ def adopt(
     max_positions: int | None = None,
 ) -> LoadedModel:
     """Take a model that is in memory already; it is changed in place. dtype "auto" is its own, and
-    device "auto" where it is. Raises ModelLoadError for what can't be served."""
+    device "auto" where it is. Raises ModelLoadError for what can't be served, such as a model that was taken
+    before: its weights are not in it any more."""
+    if getattr(model, TAKEN, False):
+        raise ModelLoadError(
+            "model: an engine has taken this one, with its weights; allowed: a model that is loaded anew",
+            field="model",
+        )
     check_config(model.config)
     own = str(model.dtype).removeprefix("torch.")
     chosen = resolve_dtype(own if dtype == "auto" else dtype)

@@ -33,7 +33,7 @@ from forkdecode.model.lean import LeanDecoder
 from forkdecode.model.node_plans import NodePlans, Planners, StepShape
 from forkdecode.model.packing import Linear, PackedLinear, pack_linears
 from forkdecode.model.static_step import GraphedDecoder, capture_graph
-from forkdecode.model.weights import convert
+from forkdecode.model.weights import TAKEN, convert
 from forkdecode.sampling.gather import cut, joined
 from forkdecode.sampling.select import select
 from forkdecode.step import (
@@ -85,6 +85,7 @@ class Runner:
             torch.set_num_threads(threads)
         convert(model, self.device, dtype)
         torch.nn.Module.train(model, False)
+        setattr(model, TAKEN, True)
         on_cpu = self.device.type == "cpu"
         lean = LeanDecoder.of(model, dtype, linear) if decoder == "auto" and on_cpu else None
         self._decoder: LeanDecoder | GenericDecoder = lean or GenericDecoder(model)

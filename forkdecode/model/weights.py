@@ -15,6 +15,8 @@ from transformers.utils import logging as hf_logging
 from forkdecode.model.support import check_config
 
 Opened = tuple[PreTrainedModel, Any]
+TAKEN = "forkdecode_taken"
+"""Attribute of a model whose weights a runner has taken."""
 
 
 @contextmanager

@@ -109,6 +109,18 @@ def test_bad_lines_are_reported_with_their_numbers_and_stop_nothing(
     assert "candidates" in records[3 + len(bad)]
 
 
+def test_a_bad_line_keeps_its_id(run: Any, files: tuple[Path, Path]) -> None:
+    lines = (
+        {"id": "x", "prompt": "a", "width": -1},
+        {"id": 7, "strategy": "no"},
+        {"id": True, "prompt": "a"},
+    )
+    write(files[0], *lines, "[1]", "{")
+    assert run().code == 1
+    records = read(files[1])
+    assert [records[i]["id"] for i in range(1, 6)] == ["x", 7, None, None, None]
+
+
 def test_bytes_that_are_no_text_are_a_bad_line(run: Any, files: tuple[Path, Path]) -> None:
     files[0].write_bytes(b'{"prompt": "\xff"}\n' + json.dumps(REQUESTS[0]).encode())
     assert run().code == 1

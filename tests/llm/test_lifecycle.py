@@ -25,6 +25,7 @@ from forkdecode import (
     Finished,
     Greedy,
     InvalidRequestError,
+    ModelLoadError,
     Sample,
     Started,
 )
@@ -387,3 +388,14 @@ def test_an_engine_that_was_dropped_just_before_the_end() -> None:
     command = [sys.executable, "-c", DROPPED]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_a_model_serves_one_engine_only() -> None:
+    model = tiny_llama()
+    with LLM(model, num_blocks=64, threads=1) as llm:
+        llm.decode([3, 4], max_tokens=2)
+        with pytest.raises(ModelLoadError, match="model: an engine has taken this one"):
+            LLM(model, num_blocks=64, threads=1)
+        llm.decode([3, 4], max_tokens=2)
+    with pytest.raises(ModelLoadError, match="loaded anew"):
+        LLM(model, num_blocks=64, threads=1)
