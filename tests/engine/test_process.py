@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from forkdecode.constraints.catalogues import Catalogues
 from forkdecode.engine.core import Engine
 from forkdecode.engine.process import Desk, Maker, Outgoing, tokenizer_folder
 from forkdecode.engine.thread import EngineThread
@@ -39,7 +40,7 @@ class FrontEnd:
         outgoing = Outgoing(self._back)
         self.thread = EngineThread(engine, outgoing.flush)
         self._read = FrameReader(theirs, CODEC.schema)
-        desk = Desk(self.thread, outgoing, Maker(NO_TOKENIZER))
+        desk = Desk(self.thread, outgoing, Maker(NO_TOKENIZER, Catalogues(32, ())))
         self._desk = threading.Thread(target=desk.run, args=(self._read,))
         self._desk.start()
 
