@@ -3,7 +3,7 @@
     python -m benchmarks.catalogue trie [--items 1000000] [--rows 512]
     python -m benchmarks.catalogue wide [--model M | --random] [--width 512] [--prompt 2000] [--items 1000000]
         [--peer-widths 4 16] [--kv-memory 4GiB] [--block-size 4] [--threads N] [--record FILE]
-    python -m benchmarks.catalogue concurrent [--at 1 4 16] [the same]
+    python -m benchmarks.catalogue concurrent [--at 1 4 16] [--max-step-tokens N] [the same]
 
 Items are random: --depth levels of --codes codes each, which are token ids of the model's vocabulary.
 
@@ -18,7 +18,9 @@ its time is a straight line in the width: drawn through the widths measured, it 
 Memory: bytes of the blocks that the request held at its peak, the most resident bytes above those before
 it (the block pool is there already), and what a copy of the keys and values for each beam would take.
 
-concurrent: so many requests with prompts of their own sent at once: requests a second.
+concurrent: so many requests with prompts of their own sent at once: requests a second. --max-step-tokens:
+of a step, prompts included; with the engine's own 2,048 a request is done before the next one's prompt is,
+and its rows meet no others.
 """
 
 from __future__ import annotations
@@ -178,7 +180,9 @@ def peer(args: argparse.Namespace) -> dict[str, Any]:
 
 def concurrent(args: argparse.Namespace, path: Path) -> dict[str, Any]:
     loaded = load_model(args.model, args.dtype)
-    driver = Driver(loaded, path, args.threads, kv_memory=args.kv_memory, block_size=args.block_size)
+    budget = {"max_step_tokens": args.max_step_tokens, "max_prefill_tokens": args.max_step_tokens}
+    memory = {"kv_memory": args.kv_memory, "block_size": args.block_size}
+    driver = Driver(loaded, path, args.threads, **memory, **budget)
     prompts = [prompt_of(loaded, args.prompt, number) for number in range(max(args.at))]
     driver.run([prompts[0][:64]], min(args.width, 32), args.depth + 1)
     found = {}
@@ -213,6 +217,7 @@ def _parser() -> argparse.ArgumentParser:
         part.add_argument("--block-size", type=int, default=4)
         part.add_argument("--peer-widths", type=int, nargs="*", default=[4, 16])
         part.add_argument("--at", type=int, nargs="*", default=[1, 4, 16])
+        part.add_argument("--max-step-tokens", type=int, default=10_000)
         part.add_argument("--catalogue", type=Path)
     return parser
 
