@@ -23,6 +23,7 @@ KEYS = {
     "memory_curve": ("model", "trace", "kind", "width"),
     "memory_transformers": ("model", "width"),
     "growth": ("axis", "kind"),
+    "throughput": ("workload", "peer"),
     "simulate": (*LOAD_KEYS, "system", "rate"),
     "simulate_calibrate": ("model",),
 }

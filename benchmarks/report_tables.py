@@ -176,11 +176,28 @@ def calibration(results: list[Result]) -> str:
 
 ATTAINED = 0.9
 SYSTEM_NAMES = ("forest", "paged", "unshared", "exact", "contiguous")
+def throughput(results: list[Result]) -> str:
+    """Ours over each peer; what a peer cannot do is said."""
+    head = ["workload", "peer", "ours / peer", "smallest, largest", "goal", "tokens/s", "peer's"]
+    return table(head, (throughput_row(r) for r in results))
+
+
+def throughput_row(r: Result) -> list[str]:
+    name = r["peer"].replace("_", " ")
+    if "refused" in r:
+        return [r["workload"], name, r["refused"], "", "", "", ""]
+    spread = f"{r['ratio_min']:.2f}, {r['ratio_max']:.2f}" if r["runs"] > 1 else "one pair"
+    goal = "" if r["goal"] is None else f"{r['goal']:g}x"
+    speeds = [f"{r[key]:.0f}" for key in ("tokens_per_second", "peer_tokens_per_second")]
+    return [r["workload"], name, f"{r['ratio']:.2f}x", spread, goal, *speeds]
+
+
 TABLES: dict[str, tuple[str, Callable[[list[Result]], str]]] = {
     "memory": ("memory", memory),
     "memory_blocks": ("memory", memory_blocks),
     "memory_transformers": ("memory_transformers", memory_transformers),
     "growth": ("growth", growth),
+    "throughput": ("throughput", throughput),
     "calibration": ("simulate_calibrate", calibration),
     "simulate_best": ("simulate", carried),
     "simulate": ("simulate", simulate),
