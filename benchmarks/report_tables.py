@@ -176,6 +176,8 @@ def calibration(results: list[Result]) -> str:
 
 ATTAINED = 0.9
 SYSTEM_NAMES = ("forest", "paged", "unshared", "exact", "contiguous")
+
+
 def throughput(results: list[Result]) -> str:
     """Ours over each peer; what a peer cannot do is said."""
     head = ["workload", "peer", "ours / peer", "smallest, largest", "goal", "tokens/s", "peer's"]
