@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from forkdecode.sampling.allowed import still_open
+from forkdecode.sampling.allowed import may_end, still_open
 from forkdecode.sampling.continuations import Best, choose_plain, choose_processed, finishes
 from forkdecode.sampling.group_logits import Chunk
 from forkdecode.step import RowTopK, SelectionRequest, SelectionResult
@@ -83,17 +83,19 @@ def _enlarged(
 ) -> Continuations:
     """Double k until in each row `live` candidates go on or no legal one is left out, or until all that
     the constraint leaves open are listed."""
-    possible = still_open(request, choice.finishing_ids)
-    if choice.finishing is None and possible is None:
+    if choice.finishing is None and not may_end(request):
         return best
-    k = choice.k
+    k, possible = choice.k, None
     while k < vocab:
         goes_on = ~finishes(best, request, choice)
         live = np.bincount(best.rows[goes_on], minlength=request.rows)
         listed = np.bincount(best.rows, minlength=request.rows)
-        if possible is not None and int(live.sum()) >= possible:
-            break
         if not ((live < choice.live) & (listed >= k)).any():
+            break
+        # To count takes longer than to see that enough are there.
+        if k == choice.k:
+            possible = still_open(request, choice.finishing_ids)
+        if possible is not None and int(live.sum()) >= possible:
             break
         k *= 2
         best = again(k)
