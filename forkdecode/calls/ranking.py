@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from forkdecode.errors import GroupFailedError
 from forkdecode.results import Candidate, DecodeResult
 from forkdecode.types import BestOf, Scorer
+
+S = TypeVar("S")
 
 
 def ranked(result: DecodeResult) -> DecodeResult:
@@ -29,6 +32,14 @@ def ranked(result: DecodeResult) -> DecodeResult:
         failure.partial = result
         raise failure from error
     return replace(result, candidates=order[: strategy.n])
+
+
+def unranked(strategy: S) -> S | BestOf:
+    """The strategy as an engine has it: a caller's own scorer stays with its caller, who needs all candidates
+    that finish, and ranks them when the engine is done."""
+    if isinstance(strategy, BestOf) and callable(strategy.rank_by):
+        return replace(strategy, rank_by="none")
+    return strategy
 
 
 def rank(candidates: Sequence[Candidate], scorer: Scorer) -> tuple[Candidate, ...]:

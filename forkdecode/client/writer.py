@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from forkdecode.calls.arguments import ArgumentReader, for_each
-from forkdecode.calls.ranking import ranked
+from forkdecode.calls.ranking import ranked, unranked
 from forkdecode.checks import check_bool, check_token_ids, shown
 from forkdecode.errors import ForkdecodeError, InvalidRequestError, invalid
 from forkdecode.results import Event, Finished
@@ -21,7 +21,7 @@ from forkdecode.rpc.convert_tree_commands import (
 )
 from forkdecode.rpc.v1 import decode_pb2 as pb
 from forkdecode.tree_types import OpenTree, TreeLimits
-from forkdecode.types import BestOf, Strategy
+from forkdecode.types import Strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Writer:
             prompt, strategy, options, given, chat=chat, request_id=request_id, stream=stream
         )
         call = DecodeCall(
-            read.prompt, _sent(read.strategy), read.options, read.request_id, read.stream, read.chat
+            read.prompt, unranked(read.strategy), read.options, read.request_id, read.stream, read.chat
         )
         try:
             return Letter(decode_request(call), read.strategy, read.request_id)
@@ -120,13 +120,6 @@ def resume_tree(name: str, secret: str) -> pb.TreeCommand:
 def detokenize_request(token_ids: Sequence[int]) -> pb.DetokenizeRequest:
     """Raises InvalidRequestError."""
     return pb.DetokenizeRequest(token_ids=check_token_ids("token_ids", token_ids))
-
-
-def _sent(strategy: Strategy) -> Strategy:
-    """A scorer stays here: the server returns all candidates that finish, for it to rank."""
-    if isinstance(strategy, BestOf) and callable(strategy.rank_by):
-        return replace(strategy, rank_by="none")
-    return strategy
 
 
 def read_events(item: list[Event] | ForkdecodeError) -> list[Event]:

@@ -23,11 +23,12 @@ from typing import Any, BinaryIO
 import numpy as np
 import structlog
 
+from forkdecode.calls.ranking import unranked
 from forkdecode.config import EngineConfig
+from forkdecode.engine.crossing import check_scorer
 from forkdecode.engine.journal_file import frame, open_to_append
 from forkdecode.engine.observer import Phase
 from forkdecode.engine.plan_image import image_of
-from forkdecode.errors import callable_stays
 from forkdecode.model.info import ModelInfo
 from forkdecode.results import EngineStats
 from forkdecode.scheduler.events import GroupEvent, GroupFailed, GroupFinished
@@ -37,7 +38,6 @@ from forkdecode.scheduler.scheduler import Scheduler
 from forkdecode.step import StepOutput, StepPlan
 from forkdecode.text.stop import StopAutomaton
 from forkdecode.text.token_bytes import TokenBytes
-from forkdecode.types import Beam, BestOf, CustomScorer, DiverseBeam
 from forkdecode.wire.records import CODEC
 
 PENDING_BYTES = 64 * 2**20
@@ -97,16 +97,11 @@ class Journal:
 
     def check(self, request: DecodeRequest) -> None:
         """A replay decides as the engine did, and has no function of the caller's to do it with."""
-        strategy = request.strategy
-        if isinstance(strategy, Beam | DiverseBeam) and isinstance(strategy.scorer, CustomScorer):
-            raise callable_stays("scorer")
+        check_scorer(request)
 
     def added(self, request: DecodeRequest) -> None:
         number = None if request.automaton is None else self._automaton(request.automaton)
-        strategy = request.strategy
-        if isinstance(strategy, BestOf) and callable(strategy.rank_by):
-            # A caller's scorer ranks after the engine is done: to the engine it is the same as none.
-            strategy = dataclasses.replace(strategy, rank_by="none")
+        strategy = unranked(request.strategy)
         options = request.options
         if options.prefix_allowed_tokens_fn is not None:
             options = dataclasses.replace(options, prefix_allowed_tokens_fn=None)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import grpc
 import pytest
 
@@ -11,30 +9,11 @@ from forkdecode import LLM, Beam, Committed, Finished, Greedy, InvalidRequestErr
 from forkdecode.rpc.convert_events import served_model
 from forkdecode.rpc.v1 import decode_pb2 as pb
 from forkdecode.rpc.v1.decode_pb2_grpc import DecodeServiceStub
-from tests.llm.models import EOS_ID, PROMPT, STRATEGIES, TOKENIZER, VOCAB, assert_idle, ids, outcome
+from tests.llm.models import EOS_ID, PROMPT, STRATEGIES, TOKENIZER, VOCAB, ids, outcome
 from tests.server.calls import refused, remote_events, request_of
-from tests.server.servers import Running, running_server, tiny_llm
+from tests.server.servers import Running, running_server
 
 CHAT = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "world"}]
-
-
-@pytest.fixture(scope="module")
-def llm() -> Iterator[LLM]:
-    with tiny_llm() as found:
-        yield found
-        assert_idle(found)
-
-
-@pytest.fixture(scope="module")
-def server(llm: LLM) -> Iterator[Running]:
-    with running_server(llm) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def stub(server: Running) -> Iterator[DecodeServiceStub]:
-    with server.channel() as channel:
-        yield DecodeServiceStub(channel)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

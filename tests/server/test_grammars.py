@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import grpc
 import pytest
 
@@ -11,9 +9,8 @@ from forkdecode import LLM, Beam, Finished, InvalidRequestError, JsonSchema, Lar
 from forkdecode.constraints.grammar_text import GrammarSpec
 from forkdecode.rpc.v1.decode_pb2_grpc import DecodeServiceStub
 from tests.llm.grammar_oracle import check
-from tests.llm.models import EOS_ID, PROMPT, assert_idle, outcome
+from tests.llm.models import EOS_ID, PROMPT, outcome
 from tests.server.calls import refused, remote_events, request_of
-from tests.server.servers import Running, running_server, tiny_llm
 
 SPECS: dict[str, GrammarSpec] = {
     "regex": Regex(r"[äöü]{2,4}|\d{1,3}"),
@@ -29,25 +26,6 @@ WRONG: dict[str, tuple[GrammarSpec, str, str]] = {
     "gbnf": (Lark('root ::= "a" (', "gbnf"), "constraint.grammar", "Expected ')' at line 1"),
     "endless": (Lark('start: "a" start'), "constraint.grammar", "always leads to itself again"),
 }
-
-
-@pytest.fixture(scope="module")
-def llm() -> Iterator[LLM]:
-    with tiny_llm() as found:
-        yield found
-        assert_idle(found)
-
-
-@pytest.fixture(scope="module")
-def server(llm: LLM) -> Iterator[Running]:
-    with running_server(llm) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def stub(server: Running) -> Iterator[DecodeServiceStub]:
-    with server.channel() as channel:
-        yield DecodeServiceStub(channel)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
