@@ -125,6 +125,7 @@ def command_message(command: Command) -> pb.TreeCommand:
             )
         case Import():
             message.import_nodes.paths.extend(map(path_message, command.paths))
+            message.import_nodes.parents.update(dict(command.parents))
         case _:
             action = getattr(message, _PLAIN[type(command)])
             values = {name: getattr(command, name) for name in _names(type(command))}
@@ -200,7 +201,7 @@ def _read_score(command_id: int, message: pb.ScoreNodes) -> ScoreNodes:
 
 
 def _read_import(command_id: int, message: pb.ImportNodes) -> Import:
-    return Import(command_id, tuple(map(path_of, message.paths)))
+    return Import(command_id, tuple(map(path_of, message.paths)), tuple(sorted(message.parents.items())))
 
 
 def _plain(kind: type[T]) -> Callable[[int, Any], T]:

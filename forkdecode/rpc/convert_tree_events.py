@@ -132,6 +132,7 @@ def _stopped_message(event: NodeStopped) -> pb.NodeStopped:
         finish_reason=REASONS[event.finish_reason],
         cumulative_logprob=event.cumulative_logprob,
         error=None if event.error is None else error_message(event.error),
+        item=event.item,
     )
 
 
@@ -142,6 +143,7 @@ def _stopped_of(message: pb.NodeStopped) -> NodeStopped:
         node_reason_of(message.finish_reason),
         message.cumulative_logprob,
         told_error(message.error) if message.HasField("error") else None,
+        message.item if message.HasField("item") else None,
     )
 
 

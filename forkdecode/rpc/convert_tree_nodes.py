@@ -53,6 +53,7 @@ def node_message(info: NodeInfo) -> pb.Node:
         cumulative_logprob=info.cumulative_logprob,
         before_ids=info.before_ids,
         before_text=info.before_text,
+        item=info.item,
     )
 
 
@@ -71,6 +72,7 @@ def node_of(message: pb.Node) -> NodeInfo:
         cumulative_logprob=message.cumulative_logprob,
         before_ids=tuple(message.before_ids),
         before_text=message.before_text,
+        item=message.item if message.HasField("item") else None,
     )
 
 
@@ -91,6 +93,7 @@ def path_message(path: NodePath) -> pb.NodePath:
         constraint=None if path.constraint is None else constraint_message(path.constraint),
         constraint_start=path.constraint_start,
         constraint_end=path.constraint_end,
+        item=path.item,
     )
 
 
@@ -118,4 +121,5 @@ def path_of(message: pb.NodePath) -> NodePath:
         constraint=constraint_of(message.constraint) if message.HasField("constraint") else None,
         constraint_start=message.constraint_start,
         constraint_end=message.constraint_end,
+        item=message.item if message.HasField("item") else None,
     )

@@ -20,6 +20,7 @@ class Branch:
     text, token_ids, logprob: its own, after its parent; logprob is the sum over its tokens. completion: the
     text that was generated since the root or since the last text that was given on the way. transcript: all
     text after the root. path_tokens, path_logprob: of all that was generated after the root.
+    item: the key of the catalogue's item that it completes, where it was decoded under one.
     scores: what a verifier has said along the path, from the first node it was asked about; the last is
     this branch's own if `is_scored`.
     """
@@ -38,6 +39,7 @@ class Branch:
     finish_reason: NodeReason | None = None
     scores: tuple[float, ...] = ()
     is_scored: bool = False
+    item: str | None = None
 
     @property
     def is_finished(self) -> bool:

@@ -186,6 +186,7 @@ class Search:
             path_logprob=parent.path_logprob + node.cumulative_logprob,
             finish_reason=node.finish_reason,
             scores=parent.scores,
+            item=node.item,
         )
         self._nodes[node.id] = node
         spent = self._spent

@@ -33,6 +33,7 @@ class TreeFeed:
         """About how many bytes wait."""
         self.taken = 0
         """About how many were taken last."""
+        self._allowed = MAX_PENDING_BYTES
         self.no_more = False
         """Its client sends nothing any more."""
         self.asked: dict[int, pb.TreeCommand] = {}
@@ -50,6 +51,10 @@ class TreeFeed:
             return
         for event in events:
             self.weight += event_bytes(event)
+            if isinstance(
+                event, TreeOpened
+            ):  # of a session with many tokens, which may be resumed all the same
+                self._allowed += event_bytes(event)
             if not isinstance(event, NodeDelta):
                 self._pending.append(event)
             elif event.node in self._growths:
@@ -57,7 +62,7 @@ class TreeFeed:
             else:
                 self._growths[event.node] = growth = _Growth(event)
                 self._pending.append(growth)
-        if self.weight > MAX_PENDING_BYTES:
+        if self.weight > self._allowed:
             self.end(too_slow(f"more than {MAX_PENDING_BYTES >> 20} MiB of its events wait", self.name))
         self._wake()
 
@@ -79,7 +84,7 @@ class TreeFeed:
         events = [one.event() if isinstance(one, _Growth) else one for one in self._pending]
         self._pending.clear()
         self._growths.clear()
-        self.taken, self.weight = self.weight, 0
+        self.taken, self.weight, self._allowed = self.weight, 0, MAX_PENDING_BYTES
         return events
 
     def answered(self, events: Iterable[TreeEvent]) -> dict[int, pb.TreeCommand]:

@@ -56,7 +56,7 @@ class Growth:
             return [self._extend(command)]
         if isinstance(command, Truncate):
             return [self._truncate(command)]
-        return self._import(command.paths)
+        return self._import(command)
 
     def check_room(self, count: int, depth: int, tokens: int) -> None:
         """Raises CapacityError for `count` more nodes, down to `depth`, of `tokens` own tokens in all."""
@@ -79,6 +79,11 @@ class Growth:
         if length > limit:
             raise invalid(field, f"makes a path of {length} tokens", f"at most {limit} with this model")
 
+    def check_tokens(self, tokens: int, limit: int) -> None:
+        """Raises InvalidRequestError for a command about paths of that many tokens in all."""
+        if tokens > limit:
+            raise invalid("nodes", f"have paths of {tokens} tokens in all", f"at most {limit} in one command")
+
     def info(self, node: TreeNode) -> NodeInfo:
         """What clients are told of a node."""
         before: I64 = np.empty(0, np.int64)
@@ -98,6 +103,7 @@ class Growth:
             cumulative_logprob=node.cumulative_logprob,
             before_ids=tuple(before.tolist()),
             before_text=self._read(before)[0],
+            item=node.item,
         )
 
     def export(self, node: TreeNode) -> NodePath:
@@ -120,6 +126,7 @@ class Growth:
             constraint=None if begun is None else begun.constraint,
             constraint_start=0 if begun is None else begun.start,
             constraint_end=end,
+            item=node.item,
         )
 
     def _fork(self, command: Fork) -> list[TreeNode]:
@@ -178,10 +185,12 @@ class Growth:
         self._held.share(source, [made], length)
         return made
 
-    def _import(self, paths: Sequence[NodePath]) -> list[TreeNode]:
+    def _import(self, command: Import) -> list[TreeNode]:
         number, made = self._nodes.next_number, dict[int, TreeNode]()
-        for path in paths:
-            node = self._imported(number + len(made), path, made)
+        above = {name: self._nodes.get("parents", node, at_rest=True) for name, node in command.parents}
+        for path in command.paths:
+            parent = None if path.parent is None else made.get(path.parent) or above.get(path.parent)
+            node = self._imported(number + len(made), path, parent)
             if path.node in made:
                 raise invalid("paths", f"node {path.node} stands twice", "each node once")
             made[path.node] = node
@@ -189,13 +198,12 @@ class Growth:
         self.check_room(len(nodes), max(node.depth for node in nodes), sum(node.counted for node in nodes))
         return [self._nodes.add(node) for node in nodes]
 
-    def _imported(self, number: int, given: NodePath, made: dict[int, TreeNode]) -> TreeNode:
+    def _imported(self, number: int, given: NodePath, parent: TreeNode | None) -> TreeNode:
         if given.model != self._info.name:
             raise invalid("paths", f"node {given.node} is of model {given.model!r}", f"{self._info.name!r}")
         self._check_ids("paths", given.token_ids)
         self.check_length("paths", len(given.token_ids))
         ids = np.array(given.token_ids, np.int64)
-        parent = None if given.parent is None else made.get(given.parent)
         before = None if parent is None else parent.path
         if before is not None and (
             before.length != given.start or (before.token_ids() != ids[: given.start]).any()
@@ -221,6 +229,7 @@ class Growth:
         )
         node.next_seed = given.next_seed
         node.cumulative_logprob = given.cumulative_logprob
+        node.item = given.item
         node.finish_reason = next((reason for reason in NODE_REASONS if reason == given.finish_reason), None)
         return node
 

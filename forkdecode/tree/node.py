@@ -14,8 +14,8 @@ from forkdecode.tree_types import MAX_COUNTED_SEED, NodeReason, NodeState
 class TreeNode:
     """path: all its tokens once it has stopped; while it is generated its parent's, and `growing` what has
     come since. start: tokens before its own. base: tokens of the path that truncation leaves. held: the
-    beginning of its path of which the engine may hold KV. running: requests that start from it. counted:
-    tokens that the session's limit counts for it.
+    beginning of its path of which the engine may hold KV. item: of a catalogue, that its tokens complete.
+    running: requests that start from it. counted: tokens that the session's limit counts for it.
     """
 
     __slots__ = (
@@ -27,6 +27,7 @@ class TreeNode:
         "finish_reason",
         "growing",
         "held",
+        "item",
         "lineage",
         "next_seed",
         "number",
@@ -67,6 +68,7 @@ class TreeNode:
         self.text_state = text_state
         self.state: NodeState = state
         self.finish_reason: NodeReason | None = None
+        self.item: str | None = None
         self.cumulative_logprob = 0.0
         self.growing: list[int] = []
         self.counted = path.length - self.start

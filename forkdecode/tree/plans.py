@@ -15,7 +15,7 @@ from forkdecode.tree.node import NodeTable, TreeNode
 from forkdecode.tree.path import Begun
 from forkdecode.tree.running import DecodeRun, Run, ScoreRun
 from forkdecode.tree.text import NodeText
-from forkdecode.tree_types import Decode, ScoreNodes
+from forkdecode.tree_types import MAX_ASKED_TOKENS, Decode, ScoreNodes
 from forkdecode.types import Continuations
 
 
@@ -44,6 +44,7 @@ class Plans:
     def decode(self, command: Decode) -> tuple[list[TreeNode], list[Run]]:
         """The children, still to be added, and the requests. Raises what refuses the command."""
         nodes = [self._decodable(number) for number in command.nodes]
+        self._growth.check_tokens(sum(node.path.length for node in nodes), MAX_ASKED_TOKENS)
         n, most = command.n, command.options.max_tokens
         depth = max(node.depth for node in nodes) + 1
         self._growth.check_room(len(nodes) * n, depth, len(nodes) * n * most)
@@ -64,6 +65,8 @@ class Plans:
     def score(self, command: ScoreNodes) -> list[Run]:
         """The requests. Raises what refuses the command."""
         nodes = self._nodes.all(command.nodes, at_rest=True)
+        each = sum(map(len, command.continuations))
+        self._growth.check_tokens(sum(node.path.length + each for node in nodes), MAX_ASKED_TOKENS)
         runs: list[Run] = [self._score_run(command, place, node) for place, node in enumerate(nodes)]
         self._held.make_room(sum(run.blocks for run in runs), nodes)
         return runs

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from forkdecode.constraints.items import item_key
 from forkdecode.errors import CancelledError, ForkdecodeError
 from forkdecode.requests.score import PreparedScore
 from forkdecode.results import FinishReason, TokenLogprob, Usage
@@ -153,7 +154,7 @@ class DecodeRun:
         why = self._complete(candidate, reason, emit)
         self._held.hold(child, child.path)
         child.state = "finished" if why == "eos" else "stopped"
-        emit(NodeStopped(child.number, child.state, why, cumulative))
+        emit(NodeStopped(child.number, child.state, why, cumulative, item=child.item))
 
     def _fail(self, error: ForkdecodeError, emit: Emit) -> None:
         """A group that fails leaves no KV with any of its children."""
@@ -178,7 +179,7 @@ class DecodeRun:
         self._complete(candidate, "cancelled", emit)
         child.finish_reason = why
         child.state = "finished" if finished else "stopped"
-        emit(NodeStopped(child.number, child.state, why, child.cumulative_logprob, error))
+        emit(NodeStopped(child.number, child.state, why, child.cumulative_logprob, error, child.item))
 
     def _complete(self, candidate: int, reason: FinishReason, emit: Emit) -> NodeReason:
         """The child's path and text are whole."""
@@ -188,6 +189,7 @@ class DecodeRun:
             child.text.append(rest)
             emit(NodeDelta(child.number, (), rest))
         if child.growing:
+            child.item = item_key(self.request.constraint, child.growing)
             child.path = self._grown(child, self._logprobs[candidate], reason)
             child.growing = []
         self._nodes.settle(child)

@@ -21,6 +21,7 @@ from forkdecode.tree.node import NodeTable, TreeNode
 from forkdecode.tree.plans import Plans
 from forkdecode.tree.running import DecodeRun, Emit, Run, RunningCommand, ScoreRun, has_ended, usage_of
 from forkdecode.tree_types import (
+    MAX_EXPORTED_TOKENS,
     Accepted,
     Command,
     Decode,
@@ -168,7 +169,9 @@ class TreeSession:
             made = self._growth.make(command)
             self._accept(command, made)
         elif isinstance(command, Export):
-            paths = tuple(map(self._growth.export, self._nodes.all(command.nodes, at_rest=True)))
+            chosen = self._nodes.all(command.nodes, at_rest=True)
+            self._growth.check_tokens(sum(node.path.length for node in chosen), MAX_EXPORTED_TOKENS)
+            paths = tuple(map(self._growth.export, chosen))
             self._accept(command, events=(Exported(command.command_id, paths),))
         elif isinstance(command, Prune):
             self._prune(command)
@@ -250,7 +253,7 @@ class TreeSession:
                 if node.state != "finished":
                     node.state = "finished"
                     reason, logprob = node.finish_reason, node.cumulative_logprob
-                    self._emit(NodeStopped(node.number, "finished", reason, logprob))
+                    self._emit(NodeStopped(node.number, "finished", reason, logprob, item=node.item))
         self._held.release(chosen if finish else generating)
         self._cancel_unwanted()
         self._emit(Done(command.command_id))

@@ -35,12 +35,14 @@ from forkdecode.tree_types.events import (
     TreeEvent,
     TreeOpened,
 )
-from forkdecode.tree_types.limits import TreeLimits
+from forkdecode.tree_types.limits import MAX_ASKED_TOKENS, MAX_EXPORTED_TOKENS, TreeLimits
 from forkdecode.tree_types.opening import OpenTree
 from forkdecode.tree_types.paths import MAX_COUNTED_SEED, NodePath
 
 __all__ = [
+    "MAX_ASKED_TOKENS",
     "MAX_COUNTED_SEED",
+    "MAX_EXPORTED_TOKENS",
     "Accepted",
     "Command",
     "Decode",

@@ -254,11 +254,17 @@ class Export:
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """Makes exported nodes. One whose parent is among `paths`, before it, becomes its child; the others
-    become roots. What is decoded from them is what would have been decoded from the originals."""
+    """Makes exported nodes. One whose parent is among `paths`, before it, or among `parents`, becomes its
+    child; the others become roots. What is decoded from them is what would have been decoded from the
+    originals.
+
+    parents: of what earlier commands have imported: NodePath.node, and the node of this session that was made
+    of it. So nodes that are too many for one command are imported by several.
+    """
 
     command_id: int
     paths: tuple[NodePath, ...]
+    parents: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         _check_command(self, None)
@@ -269,6 +275,20 @@ class Import:
             if not isinstance(path, NodePath):
                 raise invalid("paths", f"{shown(path)} is no path", "NodePath objects")
         object.__setattr__(self, "paths", paths)
+        keep(self, "parents", _check_parents)
+
+
+def _check_parents(name: str, value: object) -> tuple[tuple[int, int], ...]:
+    pairs = []
+    for pair in check_items(name, value, "pairs of node numbers"):
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise invalid(name, f"{shown(pair)} is no pair", "pairs of node numbers")
+        pairs.append((check_int(name, pair[0], 0), check_int(name, pair[1], 0)))
+    if len(pairs) > MAX_COUNT or len(dict(pairs)) < len(pairs):
+        raise invalid(
+            name, f"are {len(pairs)}, of {len(dict(pairs))} records", f"at most {MAX_COUNT}, each of another"
+        )
+    return tuple(pairs)
 
 
 Command: TypeAlias = (

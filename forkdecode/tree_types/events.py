@@ -27,7 +27,8 @@ class NodeInfo:
     log-probability. A character is text of the node that completes it. lineage: what its draws hang on.
     next_seed: the lowest seed that no draw from it and no fork of it has had. finish_reason: why
     generation stopped, where it was generated. before_ids, before_text: what comes before its own tokens,
-    for a node whose parent is not in the tree.
+    for a node whose parent is not in the tree. item: the key of the catalogue's item that its path has
+    completed, where it was decoded under a catalogue.
     """
 
     node: int
@@ -43,6 +44,7 @@ class NodeInfo:
     cumulative_logprob: float = 0.0
     before_ids: tuple[int, ...] = ()
     before_text: str = ""
+    item: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +105,15 @@ class NodeDelta:
 
 @dataclass(frozen=True, slots=True)
 class NodeStopped:
-    """A node's path is complete, or a node at rest was said to be finished. error: why its group failed."""
+    """A node's path is complete, or a node at rest was said to be finished. error: why its group failed.
+    item: as in NodeInfo."""
 
     node: int
     state: NodeState
     finish_reason: NodeReason | None
     cumulative_logprob: float
     error: ForkdecodeError | None = None
+    item: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

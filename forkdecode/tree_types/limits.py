@@ -8,6 +8,11 @@ from forkdecode.checks import check_float, check_int, keep
 
 MAX_TTL = 1e9
 """Seconds."""
+MAX_EXPORTED_TOKENS = 2**19
+"""Tokens of the paths that one command may ask for: each record holds its whole path."""
+MAX_ASKED_TOKENS = 2**24
+"""Tokens of the paths that one command may decode or score, what is scored on each counted: each request
+holds its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ class NodePath:
     before the node's own; text, logprobs and cumulative_logprob are of its own, logprobs one a token or
     none at all. lineage: what its draws hang on. finished: nothing is to be decoded from it. constraint: the
     last one that tokens of the path followed: those from constraint_start on, before constraint_end. It goes
-    on where that is the path's end.
+    on where that is the path's end. item: the key of the catalogue's item that it has completed.
     """
 
     model: str
@@ -42,6 +42,7 @@ class NodePath:
     constraint: ConstraintSpec | None = None
     constraint_start: int = 0
     constraint_end: int = 0
+    item: str | None = None
 
     def __post_init__(self) -> None:
         keep(self, "model", check_unicode)
@@ -68,6 +69,8 @@ class NodePath:
         object.__setattr__(self, "logprobs", numbers)
         if self.constraint is not None:
             keep(self, "constraint", check_constraint)
+        if self.item is not None:
+            keep(self, "item", check_unicode)
         lowest, highest = (0, 0) if self.constraint is None else (1, len(self.token_ids))
         keep(self, "constraint_start", check_int, lowest, max(lowest, highest - 1))
         keep(self, "constraint_end", check_int, self.constraint_start + lowest, highest)

@@ -103,6 +103,7 @@ def paths(draw: st.DrawFn) -> NodePath:
         constraint,
         begun,
         0 if constraint is None else draw(st.integers(begun + 1, len(ids))),
+        draw(st.none() | records.texts),
     )
 
 
@@ -126,7 +127,12 @@ BY_KIND: dict[type[Command], st.SearchStrategy[Any]] = {
     Stop: st.builds(Stop, command_ids, nodes),
     Finish: st.builds(Finish, command_ids, nodes),
     Export: st.builds(Export, command_ids, nodes),
-    Import: st.builds(Import, command_ids, st.lists(paths(), min_size=1, max_size=3).map(tuple)),
+    Import: st.builds(
+        Import,
+        command_ids,
+        st.lists(paths(), min_size=1, max_size=3).map(tuple),
+        st.dictionaries(node, node, max_size=3).map(lambda found: tuple(sorted(found.items()))),
+    ),
 }
 
 limits: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
@@ -166,6 +172,7 @@ infos = st.builds(
     records.doubles,
     records.ids,
     records.texts,
+    st.none() | records.texts,
 )
 some_infos = st.lists(infos, max_size=3).map(tuple)
 KINDS = [
@@ -224,7 +231,15 @@ EVENTS: dict[type[TreeEvent], st.SearchStrategy[Any]] = {
         Done, command_ids, st.lists(records.usages, max_size=2).map(tuple), st.none() | told_errors()
     ),
     NodeDelta: deltas(),
-    NodeStopped: st.builds(NodeStopped, node, states, reasons, records.doubles, st.none() | told_errors()),
+    NodeStopped: st.builds(
+        NodeStopped,
+        node,
+        states,
+        reasons,
+        records.doubles,
+        st.none() | told_errors(),
+        st.none() | records.texts,
+    ),
     NodeScored: scored(),
     NodesPruned: st.builds(NodesPruned, command_ids, st.lists(node, max_size=4).map(tuple)),
     Exported: st.builds(Exported, command_ids, st.lists(paths(), max_size=3).map(tuple)),

@@ -22,6 +22,7 @@ from forkdecode.tree_types import (
     Done,
     Fork,
     NodeDelta,
+    NodeInfo,
     NodeStopped,
     Refused,
     TreeEvent,
@@ -108,6 +109,23 @@ def test_too_much_ends_it_after_what_waits(monkeypatch: pytest.MonkeyPatch) -> N
         with pytest.raises(CapacityError, match="the reader is too slow") as caught:
             await feed.take()
         assert caught.value.request_id == "tree-1"
+
+    asyncio.run(run())
+
+
+def test_a_big_session_is_told_whole_when_it_is_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree_feed, "MAX_PENDING_BYTES", 10_000)
+
+    async def run() -> None:
+        feed = TreeFeed("t")
+        infos = tuple(NodeInfo(i, None, 0, "stopped", 0, (1,) * 50, "", i) for i in range(100))
+        feed.add([TreeOpened("t", "m", 0, infos), Done(1)])
+        assert len(await feed.take() or ()) == 2
+        for number in range(100):
+            feed.add([Done(number)])
+        assert await feed.take()
+        with pytest.raises(CapacityError, match="the reader is too slow"):
+            await feed.take()
 
     asyncio.run(run())
 

@@ -10,6 +10,7 @@ import pytest
 
 from forkdecode.errors import CancelledError, CapacityError, EngineClosedError, InvalidRequestError
 from forkdecode.scheduler.request import Release
+from forkdecode.tree import plans, session
 from forkdecode.tree.session import EngineItem
 from forkdecode.tree_types import (
     Accepted,
@@ -71,6 +72,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "other text": (lambda: Import(9, (_path(text="help"),)), "paths"),
     "foreign path": (lambda: Import(9, (_path(token_ids=(1, 999), text=""),)), "paths"),
     "twice": (lambda: Import(9, (_path(), _path())), "paths"),
+    "no such parent": (lambda: Import(9, (_path(parent=7),), ((7, 99),)), "parents"),
+    "parent that is generated": (lambda: Import(9, (_path(parent=7),), ((7, 4),)), "parents"),
+    "no child of a parent that was imported before": (
+        lambda: Import(9, (_path(parent=7),), ((7, 0),)),
+        "paths",
+    ),
     "no child of its parent": (
         lambda: Import(9, (_path(), _path(node=1, parent=0, token_ids=(5, 6), start=1, text=""))),
         "paths",
@@ -119,6 +126,10 @@ MALFORMED: dict[str, tuple[Callable[[], Any], str]] = {
     "ttl": (lambda: Pin(1, (0,), -1.0), "ttl"),
     "no paths": (lambda: Import(1, ()), "paths"),
     "paths": (lambda: Import(1, ({},)), "paths"),  # type: ignore[arg-type]
+    "parents": (lambda: Import(1, (_path(),), ((1, -1),)), "parents"),
+    "no pair of parents": (lambda: Import(1, (_path(),), ((1,),)), "parents"),  # type: ignore[arg-type]
+    "two parents": (lambda: Import(1, (_path(),), ((1, 1), (1, 2))), "parents"),
+    "item": (lambda: _path(item=3), "item"),
     "lineage": (lambda: _path(lineage=2**64), "lineage"),
     "start": (lambda: _path(start=9), "start"),
     "logprobs": (lambda: _path(logprobs=(-0.5, -0.5)), "logprobs"),
@@ -470,6 +481,24 @@ def test_a_group_that_fails_stops_its_nodes_alone() -> None:
     assert tree.said(Done)[-1].error is stops[0].error
     assert tree.ran(Decode(2, (1,), Greedy(), SHORT))
     tree.check_heard()
+    tree.close()
+
+
+def test_paths_of_one_command_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request and each record holds its whole path: many forks of a long one are not asked at once."""
+    monkeypatch.setattr(session, "MAX_EXPORTED_TOKENS", 50)
+    monkeypatch.setattr(plans, "MAX_ASKED_TOKENS", 50)
+    tree = Driven()
+    length = len(tree.node(0).token_ids)
+    tree.accepted(Fork(1, 0, 50))
+    some, many = tuple(range(50 // length)), tuple(range(50 // length + 1))
+    for command in (Export(2, many), Decode(2, many, Greedy(), SHORT), ScoreNodes(2, many, ("a",))):
+        error = tree.refused(command)
+        assert error.field == "nodes"
+        assert "at most 50 in one command" in str(error)
+    tree.accepted(Export(3, some))
+    tree.ran(Decode(4, some[:2], Greedy(), SHORT))
+    assert tree.refused(ScoreNodes(5, some, ("a" * 60,))).field == "nodes"
     tree.close()
 
 

@@ -129,7 +129,8 @@ def test_under_a_grammar_pieces_make_whole_texts(llm: LLM, number: int) -> None:
 
 def test_items_of_a_catalogue_in_pieces_and_one_after_another(llm: LLM) -> None:
     items = [ids(text) for text in ("abc", "abd", "bcde", "cab", "dd")]
-    llm.catalogues.put("items", build_catalogue(items))
+    keys = {item: f"item {i}" for i, item in enumerate(items)}
+    llm.catalogues.put("items", build_catalogue(items, list(keys.values())))
     with llm.tree(PROMPT, seed=2) as tree:
         for end in ("eos", "item"):
             held: dict[str, Any] = {"constraint": FromCatalogue("items", end=end)}
@@ -138,12 +139,21 @@ def test_items_of_a_catalogue_in_pieces_and_one_after_another(llm: LLM) -> None:
             [rest] = tree.decode(begun, max_tokens=8, **held)
             assert begun.token_ids + rest.token_ids == whole.token_ids
             assert rest.finish_reason == ("eos" if end == "eos" else "stop")
+            item = whole.token_ids[:-1] if end == "eos" else whole.token_ids
+            assert (whole.item, begun.item, rest.item) == (keys[item], None, keys[item])
             for leaf in tree.decode(
                 tree.decode(tree.root, Sample(6), max_tokens=1, **held), max_tokens=8, **held
             ):
                 assert ids(leaf.completion) in items
         [second] = tree.decode(rest, max_tokens=8, **held)
         assert second.token_ids in items
+        assert second.item == keys[second.token_ids]
+        [twin] = tree.decode(begun, max_tokens=8, **held)
+        tree.finish(twin)
+        assert (twin.item, twin.is_finished) == (rest.item, True)
+        assert tree.fork(second)[0].item is tree.extend(second, "a").item is None
+        with llm.tree() as other:
+            assert [node.item for node in other.import_(tree.export([begun, second]))] == [None, second.item]
         given = tree.extend(tree.root, "c")
         [anew] = tree.decode(given, max_tokens=8, **held)
         assert anew.token_ids in items

@@ -212,6 +212,7 @@ function details() {
   say("kind", node.kind);
   say("state", gone(node) ? "pruned" : grows(node) ? "growing" : "at rest");
   say("ended by", grows(node) ? null : node.reason);
+  say("item", grows(node) ? null : node.item);
   say("score", node.score);
   say("log-probability", grows(node) ? null : node.logprob);
   say("own tokens", tokensOf(node));

@@ -19,7 +19,8 @@ class PictureNode:
     its own. born, ended, gone: steps at which it came, stopped growing and was pruned, None for not yet.
     logprob: of its own tokens. shared, computed: tokens of the path before it that its decode found in KV
     and that it computed; the first of the siblings of one command computes for all. pieces, grown: its
-    text token by token and the step at which each came, where that is known."""
+    text token by token and the step at which each came, where that is known. item: the key of the catalogue's
+    item that it completes."""
 
     name: str
     parent: int | None
@@ -36,6 +37,7 @@ class PictureNode:
     computed: int | None = None
     pieces: tuple[str, ...] = ()
     grown: tuple[int, ...] = ()
+    item: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,8 @@ def _node(plain: Mapping[str, Any]) -> PictureNode:
     read = {"str": _text, "int": _int, "float": _float}
     values: dict[str, Any] = {}
     for f in fields(PictureNode):
-        value, kind = plain[f.name], str(f.type).removesuffix(" | None")
+        value: Any = plain.get(f.name) if f.name == "item" else plain[f.name]  # older files lack items
+        kind = str(f.type).removesuffix(" | None")
         if kind.startswith("tuple"):
             values[f.name] = tuple(map(_text if "str" in kind else _int, value))
         else:

@@ -14,11 +14,12 @@ from forkdecode.calls.tree import verbs
 from forkdecode.calls.tree.drawing import draw, write_page
 from forkdecode.calls.tree.link import AsyncTreeLink
 from forkdecode.calls.tree.node import Node
+from forkdecode.calls.tree.parts import Importing, exports
 from forkdecode.calls.tree.reader import Reader
-from forkdecode.calls.tree.saved import batches, read_saved, write_saved
+from forkdecode.calls.tree.saved import read_saved, write_saved
 from forkdecode.calls.tree.verbs import Nodes, Verb
 from forkdecode.calls.tree.view import Reply, TreeView
-from forkdecode.errors import EngineClosedError, UnavailableError, invalid
+from forkdecode.errors import EngineClosedError, ForkdecodeError, UnavailableError, invalid
 from forkdecode.results import ScoredContinuation
 from forkdecode.tree_types import NodeDelta, NodePath, NodeStopped, TreeLimits, TreeOpened
 from forkdecode.types import Greedy, Options, Sample
@@ -222,11 +223,19 @@ class AsyncTree:
 
     async def export(self, nodes: Nodes) -> list[NodePath]:
         """Tree.export, awaited."""
-        return await self._run(verbs.export(nodes))
+        return [path for verb in exports(nodes) for path in await self._run(verb)]
 
     async def import_(self, paths: NodePath | Iterable[NodePath]) -> list[Node]:
         """Tree.import_, awaited."""
-        return await self._run(verbs.import_(paths))
+        importing = Importing(paths, self._opened.max_command_bytes)
+        try:
+            for verb in importing.verbs():
+                importing.nodes.extend(await self._run(verb))
+        except BaseException:
+            with contextlib.suppress(ForkdecodeError):
+                await asyncio.shield(self.prune(importing.nodes, subtree=False))
+            raise
+        return importing.nodes
 
     def render(
         self,
@@ -248,8 +257,7 @@ class AsyncTree:
         """Tree.save, awaited."""
         paths: list[NodePath] = []
         with contextlib.suppress(EngineClosedError, UnavailableError):
-            for nodes in batches(self.nodes):
-                paths += await self.export(nodes)
+            paths = await self.export([node for node in self.nodes if not node.is_generating])
         picture = draw(self._view, title, scores)
         await asyncio.to_thread(write_saved, path, picture, paths)
 

@@ -39,4 +39,5 @@ def _node(path: NodePath, parent: int | None) -> PictureNode:
         ended=0,
         reason=path.finish_reason,
         logprob=path.cumulative_logprob if generated else None,
+        item=path.item,
     )

@@ -96,6 +96,7 @@ class TreeHistory:
                 logprob=one.node.cumulative_logprob if _kind(one.node) == "generated" else None,
                 shared=one.shared,
                 computed=one.computed,
+                item=one.node.item,
             )
             for one in seen
         )

@@ -26,6 +26,7 @@ class Node:
         "_error",
         "_finish_reason",
         "_id",
+        "_item",
         "_lineage",
         "_logprobs",
         "_next_seed",
@@ -52,6 +53,7 @@ class Node:
         self._finish_reason = info.finish_reason
         self._cumulative_logprob = info.cumulative_logprob
         self._before_ids, self._before_text = info.before_ids, info.before_text
+        self._item = info.item
         self._error: ForkdecodeError | None = None
         self._pruned = False
 
@@ -136,6 +138,11 @@ class Node:
         return self._error
 
     @property
+    def item(self) -> str | None:
+        """The key of the catalogue's item that its path has completed, where it was decoded under one."""
+        return self._item
+
+    @property
     def lineage(self) -> int:
         """What its draws hang on."""
         return self._lineage
@@ -186,5 +193,6 @@ class Node:
     def _stop(self, stopped: NodeStopped) -> None:
         self._cumulative_logprob = stopped.cumulative_logprob
         self._error = stopped.error
+        self._item = stopped.item
         self._finish_reason = stopped.finish_reason
         self._state = stopped.state

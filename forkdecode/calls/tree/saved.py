@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from forkdecode.calls.picture import Picture
-from forkdecode.calls.tree.node import Node
 from forkdecode.checks import shown
 from forkdecode.errors import invalid
 from forkdecode.tree_types import NodePath
 
 SAVED = "what Tree.save wrote, or exported nodes as JSON (a list, or one a line)"
-_BATCH = 256
-"""Nodes that are exported by one command."""
-
-
-def batches(nodes: Sequence[Node]) -> Iterator[list[Node]]:
-    """Those that can be exported, as many at a time as one answer may hold."""
-    at_rest = [node for node in nodes if not node.is_generating]
-    for start in range(0, len(at_rest), _BATCH):
-        yield at_rest[start : start + _BATCH]
 
 
 def write_saved(path: str | os.PathLike[str], picture: Picture, paths: Sequence[NodePath]) -> None:

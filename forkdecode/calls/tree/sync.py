@@ -16,7 +16,8 @@ from forkdecode.calls.tree import verbs
 from forkdecode.calls.tree.drawing import draw, write_page
 from forkdecode.calls.tree.link import TreeLink
 from forkdecode.calls.tree.node import Node
-from forkdecode.calls.tree.saved import batches, read_saved, write_saved
+from forkdecode.calls.tree.parts import Importing, exports
+from forkdecode.calls.tree.saved import read_saved, write_saved
 from forkdecode.calls.tree.stream import NodeStream
 from forkdecode.calls.tree.verbs import Nodes, Verb
 from forkdecode.calls.tree.view import Reply, TreeView
@@ -213,11 +214,20 @@ class Tree:
 
     def export(self, nodes: Nodes) -> list[NodePath]:
         """Plain records of nodes, for import_() in another session of the same model."""
-        return self._run(verbs.export(nodes))
+        return [path for verb in exports(nodes) for path in self._run(verb)]
 
     def import_(self, paths: NodePath | Iterable[NodePath]) -> list[Node]:
-        """Makes exported nodes."""
-        return self._run(verbs.import_(paths))
+        """Makes exported nodes, all or none: one whose parent is among `paths`, before it, becomes its
+        child, the others become roots."""
+        importing = Importing(paths, self._opened.max_command_bytes)
+        try:
+            for verb in importing.verbs():
+                importing.nodes.extend(self._run(verb))
+        except BaseException:
+            with contextlib.suppress(ForkdecodeError):
+                self.prune(importing.nodes, subtree=False)
+            raise
+        return importing.nodes
 
     def render(
         self,
@@ -247,8 +257,7 @@ class Tree:
         so are all of a tree that has ended. Raises as render()."""
         paths: list[NodePath] = []
         with contextlib.suppress(EngineClosedError, UnavailableError):
-            for nodes in batches(self.nodes):
-                paths += self.export(nodes)
+            paths = self.export([node for node in self.nodes if not node.is_generating])
         with self._changed:
             picture = draw(self._view, title, scores)
         write_saved(path, picture, paths)

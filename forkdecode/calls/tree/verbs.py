@@ -142,9 +142,8 @@ def export(nodes: Nodes) -> Verb[list[NodePath]]:
     return Verb(lambda number: Export(number, ids), lambda reply: list(reply.paths), nothing=not ids)
 
 
-def import_(paths: NodePath | Iterable[NodePath]) -> Verb[list[Node]]:
-    items = (paths,) if isinstance(paths, NodePath) else tuple(paths)
-    return _made(lambda number: Import(number, items), nothing=not items)
+def import_(paths: Sequence[NodePath], parents: tuple[tuple[int, int], ...]) -> Verb[list[Node]]:
+    return _made(lambda number: Import(number, tuple(paths), parents), nothing=not paths)
 
 
 def _made(command: Callable[[int], Command], *, nothing: bool = False) -> Verb[list[Node]]:

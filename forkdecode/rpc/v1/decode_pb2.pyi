@@ -721,10 +721,19 @@ class ExportNodes(_message.Message):
     def __init__(self, nodes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ImportNodes(_message.Message):
-    __slots__ = ("paths",)
+    __slots__ = ("paths", "parents")
+    class ParentsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
     PATHS_FIELD_NUMBER: _ClassVar[int]
+    PARENTS_FIELD_NUMBER: _ClassVar[int]
     paths: _containers.RepeatedCompositeFieldContainer[NodePath]
-    def __init__(self, paths: _Optional[_Iterable[_Union[NodePath, _Mapping]]] = ...) -> None: ...
+    parents: _containers.ScalarMap[int, int]
+    def __init__(self, paths: _Optional[_Iterable[_Union[NodePath, _Mapping]]] = ..., parents: _Optional[_Mapping[int, int]] = ...) -> None: ...
 
 class TreeEvent(_message.Message):
     __slots__ = ("changes",)
@@ -777,7 +786,7 @@ class TreeOpened(_message.Message):
     def __init__(self, tree: _Optional[str] = ..., secret: _Optional[str] = ..., model: _Optional[str] = ..., seed: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., limits: _Optional[_Union[TreeLimits, _Mapping]] = ..., grace: _Optional[float] = ..., idle_timeout: _Optional[float] = ..., max_command_bytes: _Optional[int] = ...) -> None: ...
 
 class Node(_message.Message):
-    __slots__ = ("node", "parent", "depth", "state", "start", "token_ids", "text", "lineage", "next_seed", "finish_reason", "cumulative_logprob", "before_ids", "before_text")
+    __slots__ = ("node", "parent", "depth", "state", "start", "token_ids", "text", "lineage", "next_seed", "finish_reason", "cumulative_logprob", "before_ids", "before_text", "item")
     NODE_FIELD_NUMBER: _ClassVar[int]
     PARENT_FIELD_NUMBER: _ClassVar[int]
     DEPTH_FIELD_NUMBER: _ClassVar[int]
@@ -791,6 +800,7 @@ class Node(_message.Message):
     CUMULATIVE_LOGPROB_FIELD_NUMBER: _ClassVar[int]
     BEFORE_IDS_FIELD_NUMBER: _ClassVar[int]
     BEFORE_TEXT_FIELD_NUMBER: _ClassVar[int]
+    ITEM_FIELD_NUMBER: _ClassVar[int]
     node: int
     parent: int
     depth: int
@@ -804,10 +814,11 @@ class Node(_message.Message):
     cumulative_logprob: float
     before_ids: _containers.RepeatedScalarFieldContainer[int]
     before_text: str
-    def __init__(self, node: _Optional[int] = ..., parent: _Optional[int] = ..., depth: _Optional[int] = ..., state: _Optional[_Union[NodeState, str]] = ..., start: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., text: _Optional[str] = ..., lineage: _Optional[int] = ..., next_seed: _Optional[int] = ..., finish_reason: _Optional[_Union[NodeReason, str]] = ..., cumulative_logprob: _Optional[float] = ..., before_ids: _Optional[_Iterable[int]] = ..., before_text: _Optional[str] = ...) -> None: ...
+    item: str
+    def __init__(self, node: _Optional[int] = ..., parent: _Optional[int] = ..., depth: _Optional[int] = ..., state: _Optional[_Union[NodeState, str]] = ..., start: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., text: _Optional[str] = ..., lineage: _Optional[int] = ..., next_seed: _Optional[int] = ..., finish_reason: _Optional[_Union[NodeReason, str]] = ..., cumulative_logprob: _Optional[float] = ..., before_ids: _Optional[_Iterable[int]] = ..., before_text: _Optional[str] = ..., item: _Optional[str] = ...) -> None: ...
 
 class NodePath(_message.Message):
-    __slots__ = ("model", "node", "parent", "token_ids", "start", "text", "lineage", "next_seed", "finished", "finish_reason", "cumulative_logprob", "logprobs", "constraint", "constraint_start", "constraint_end")
+    __slots__ = ("model", "node", "parent", "token_ids", "start", "text", "lineage", "next_seed", "finished", "finish_reason", "cumulative_logprob", "logprobs", "constraint", "constraint_start", "constraint_end", "item")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     PARENT_FIELD_NUMBER: _ClassVar[int]
@@ -823,6 +834,7 @@ class NodePath(_message.Message):
     CONSTRAINT_FIELD_NUMBER: _ClassVar[int]
     CONSTRAINT_START_FIELD_NUMBER: _ClassVar[int]
     CONSTRAINT_END_FIELD_NUMBER: _ClassVar[int]
+    ITEM_FIELD_NUMBER: _ClassVar[int]
     model: str
     node: int
     parent: int
@@ -838,7 +850,8 @@ class NodePath(_message.Message):
     constraint: Constraint
     constraint_start: int
     constraint_end: int
-    def __init__(self, model: _Optional[str] = ..., node: _Optional[int] = ..., parent: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., start: _Optional[int] = ..., text: _Optional[str] = ..., lineage: _Optional[int] = ..., next_seed: _Optional[int] = ..., finished: bool = ..., finish_reason: _Optional[_Union[NodeReason, str]] = ..., cumulative_logprob: _Optional[float] = ..., logprobs: _Optional[_Iterable[float]] = ..., constraint: _Optional[_Union[Constraint, _Mapping]] = ..., constraint_start: _Optional[int] = ..., constraint_end: _Optional[int] = ...) -> None: ...
+    item: str
+    def __init__(self, model: _Optional[str] = ..., node: _Optional[int] = ..., parent: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., start: _Optional[int] = ..., text: _Optional[str] = ..., lineage: _Optional[int] = ..., next_seed: _Optional[int] = ..., finished: bool = ..., finish_reason: _Optional[_Union[NodeReason, str]] = ..., cumulative_logprob: _Optional[float] = ..., logprobs: _Optional[_Iterable[float]] = ..., constraint: _Optional[_Union[Constraint, _Mapping]] = ..., constraint_start: _Optional[int] = ..., constraint_end: _Optional[int] = ..., item: _Optional[str] = ...) -> None: ...
 
 class CommandAccepted(_message.Message):
     __slots__ = ("command_id", "nodes")
@@ -897,18 +910,20 @@ class NodeDelta(_message.Message):
     def __init__(self, node: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., text: _Optional[str] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ...) -> None: ...
 
 class NodeStopped(_message.Message):
-    __slots__ = ("node", "state", "finish_reason", "cumulative_logprob", "error")
+    __slots__ = ("node", "state", "finish_reason", "cumulative_logprob", "error", "item")
     NODE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     CUMULATIVE_LOGPROB_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    ITEM_FIELD_NUMBER: _ClassVar[int]
     node: int
     state: NodeState
     finish_reason: NodeReason
     cumulative_logprob: float
     error: Error
-    def __init__(self, node: _Optional[int] = ..., state: _Optional[_Union[NodeState, str]] = ..., finish_reason: _Optional[_Union[NodeReason, str]] = ..., cumulative_logprob: _Optional[float] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
+    item: str
+    def __init__(self, node: _Optional[int] = ..., state: _Optional[_Union[NodeState, str]] = ..., finish_reason: _Optional[_Union[NodeReason, str]] = ..., cumulative_logprob: _Optional[float] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., item: _Optional[str] = ...) -> None: ...
 
 class NodeScored(_message.Message):
     __slots__ = ("command_id", "node", "continuations")
@@ -997,7 +1012,7 @@ class GetStatsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatsResponse(_message.Message):
-    __slots__ = ("steps", "running_groups", "waiting_groups", "running_rows", "total_blocks", "free_blocks", "used_blocks", "shared_blocks", "cached_blocks", "unique_block_steps", "unshared_block_steps", "wasted_slot_steps", "block_size", "copies", "preemptions", "swapped_blocks", "recomputed_tokens", "prefill_tokens", "cached_prompt_tokens", "generated_tokens", "finished_groups", "failed_groups", "decoded_rows", "steps_by_rows", "held_nodes", "held_blocks", "swapped_nodes", "dropped_nodes", "rebuilt_tokens")
+    __slots__ = ("steps", "running_groups", "waiting_groups", "running_rows", "total_blocks", "free_blocks", "used_blocks", "shared_blocks", "cached_blocks", "unique_block_steps", "unshared_block_steps", "wasted_slot_steps", "block_size", "copies", "preemptions", "swapped_blocks", "recomputed_tokens", "prefill_tokens", "cached_prompt_tokens", "generated_tokens", "finished_groups", "failed_groups", "decoded_rows", "steps_by_rows", "held_nodes", "held_blocks", "swapped_nodes", "dropped_nodes", "rebuilt_tokens", "naive_kv_bytes", "paged_kv_bytes", "forest_kv_bytes")
     STEPS_FIELD_NUMBER: _ClassVar[int]
     RUNNING_GROUPS_FIELD_NUMBER: _ClassVar[int]
     WAITING_GROUPS_FIELD_NUMBER: _ClassVar[int]
@@ -1027,6 +1042,9 @@ class GetStatsResponse(_message.Message):
     SWAPPED_NODES_FIELD_NUMBER: _ClassVar[int]
     DROPPED_NODES_FIELD_NUMBER: _ClassVar[int]
     REBUILT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NAIVE_KV_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PAGED_KV_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FOREST_KV_BYTES_FIELD_NUMBER: _ClassVar[int]
     steps: int
     running_groups: int
     waiting_groups: int
@@ -1056,4 +1074,7 @@ class GetStatsResponse(_message.Message):
     swapped_nodes: int
     dropped_nodes: int
     rebuilt_tokens: int
-    def __init__(self, steps: _Optional[int] = ..., running_groups: _Optional[int] = ..., waiting_groups: _Optional[int] = ..., running_rows: _Optional[int] = ..., total_blocks: _Optional[int] = ..., free_blocks: _Optional[int] = ..., used_blocks: _Optional[int] = ..., shared_blocks: _Optional[int] = ..., cached_blocks: _Optional[int] = ..., unique_block_steps: _Optional[int] = ..., unshared_block_steps: _Optional[int] = ..., wasted_slot_steps: _Optional[int] = ..., block_size: _Optional[int] = ..., copies: _Optional[int] = ..., preemptions: _Optional[int] = ..., swapped_blocks: _Optional[int] = ..., recomputed_tokens: _Optional[int] = ..., prefill_tokens: _Optional[int] = ..., cached_prompt_tokens: _Optional[int] = ..., generated_tokens: _Optional[int] = ..., finished_groups: _Optional[int] = ..., failed_groups: _Optional[int] = ..., decoded_rows: _Optional[int] = ..., steps_by_rows: _Optional[_Iterable[int]] = ..., held_nodes: _Optional[int] = ..., held_blocks: _Optional[int] = ..., swapped_nodes: _Optional[int] = ..., dropped_nodes: _Optional[int] = ..., rebuilt_tokens: _Optional[int] = ...) -> None: ...
+    naive_kv_bytes: float
+    paged_kv_bytes: float
+    forest_kv_bytes: float
+    def __init__(self, steps: _Optional[int] = ..., running_groups: _Optional[int] = ..., waiting_groups: _Optional[int] = ..., running_rows: _Optional[int] = ..., total_blocks: _Optional[int] = ..., free_blocks: _Optional[int] = ..., used_blocks: _Optional[int] = ..., shared_blocks: _Optional[int] = ..., cached_blocks: _Optional[int] = ..., unique_block_steps: _Optional[int] = ..., unshared_block_steps: _Optional[int] = ..., wasted_slot_steps: _Optional[int] = ..., block_size: _Optional[int] = ..., copies: _Optional[int] = ..., preemptions: _Optional[int] = ..., swapped_blocks: _Optional[int] = ..., recomputed_tokens: _Optional[int] = ..., prefill_tokens: _Optional[int] = ..., cached_prompt_tokens: _Optional[int] = ..., generated_tokens: _Optional[int] = ..., finished_groups: _Optional[int] = ..., failed_groups: _Optional[int] = ..., decoded_rows: _Optional[int] = ..., steps_by_rows: _Optional[_Iterable[int]] = ..., held_nodes: _Optional[int] = ..., held_blocks: _Optional[int] = ..., swapped_nodes: _Optional[int] = ..., dropped_nodes: _Optional[int] = ..., rebuilt_tokens: _Optional[int] = ..., naive_kv_bytes: _Optional[float] = ..., paged_kv_bytes: _Optional[float] = ..., forest_kv_bytes: _Optional[float] = ...) -> None: ...
