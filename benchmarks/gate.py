@@ -5,8 +5,8 @@
 
 The real scheduler, block pool, strategies and forest plan run fixed requests on a model whose answers
 are the same bits everywhere (gate_model.py). Counted are steps, blocks, copies, bytes that attention
-reads by plan, and the Python that the control plane runs. All are exact but for the last, which versions
-of Python count a little differently (TOLERANCE).
+reads by plan and by table, and the Python that the control plane runs. All are exact but for the last,
+which versions of Python count a little differently (TOLERANCE).
 
 A value that got worse is a regression; one that got better is a reason to run --update and to commit
 the new values with what made them better.
@@ -101,7 +101,10 @@ class Run:
     def __init__(self, work: Work) -> None:
         config = EngineConfig(**{"watermark": 0.0, "overcommit": True, **work.settings})
         cost = PreemptionCost(1.0, 1.0)
-        self._scheduler = Scheduler(config, work.blocks, work.host_slots, cost, b"gate", clock=lambda: 0.0)
+        layers = ((None, 2 * KV_HEADS * HEAD_DIM * ELEMENT),)
+        self._scheduler = Scheduler(
+            config, work.blocks, work.host_slots, cost, b"gate", clock=lambda: 0.0, layers=layers
+        )
         self._model = ExactModel()
         self._planner = ForestPlanner(ITEMS)
         self.group_steps = self.forks = self.parts = self.items = 0
@@ -155,6 +158,9 @@ class Run:
             "recomputed_tokens": stats.recomputed_tokens,
             "prefill_tokens": stats.prefill_tokens,
             "cached_prompt_tokens": stats.cached_prompt_tokens,
+            "naive_kv_bytes": stats.naive_kv_bytes,
+            "paged_kv_bytes": stats.paged_kv_bytes,
+            "forest_kv_bytes": stats.forest_kv_bytes,
             "paged_bytes": self.bytes.paged,
             "forest_bytes": self.bytes.forest,
             "attention_items": self.items,
@@ -174,6 +180,7 @@ def measure(work: Work) -> dict[str, float]:
         "saving": 1 - found["unique_block_steps"] / found["unshared_block_steps"],
         "copies_per_fork": found["copies"] / found["forks"] if found["forks"] else 0.0,
         "blocks_per_token": found["unique_block_steps"] / found["generated_tokens"],
+        "read_gain": found["paged_kv_bytes"] / found["forest_kv_bytes"],
         "bytes_read_per_paged_byte": found["forest_bytes"] / found["paged_bytes"],
         "calls_per_group_step": calls / run.group_steps,
         "lines_per_group_step": lines / run.group_steps,

@@ -137,6 +137,10 @@ class EngineStats:
     held_nodes: tree nodes that hold KV, or did until it was dropped. held_blocks: blocks of the pool that
     nodes alone hold. swapped_nodes, dropped_nodes: how often a node's KV went to host memory or was given
     up, to make room. rebuilt_tokens: computed again because it was given up.
+    forest_kv_bytes: keys and values that attention reads if what rows share is read once, summed over
+    steps and layers; paged_kv_bytes: if every row reads its own context; naive_kv_bytes: if every row
+    also holds its own and is copied when beams are reordered. See kv/step_reads.py. In floating point,
+    for they pass 2**64 within hours on a large GPU.
     """
 
     steps: int
@@ -168,6 +172,14 @@ class EngineStats:
     swapped_nodes: int = 0
     dropped_nodes: int = 0
     rebuilt_tokens: int = 0
+    naive_kv_bytes: float = 0.0
+    paged_kv_bytes: float = 0.0
+    forest_kv_bytes: float = 0.0
+
+    @property
+    def read_gain(self) -> float:
+        """Bytes that rows without sharing would read for each that is read."""
+        return self.paged_kv_bytes / self.forest_kv_bytes if self.forest_kv_bytes else 1.0
 
     @property
     def saved(self) -> float:

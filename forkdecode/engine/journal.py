@@ -69,7 +69,10 @@ class Run:
 
     def scheduler(self, clock: Callable[[], float] = time.monotonic) -> Scheduler:
         """A fresh one. clock: see Scheduler."""
-        return Scheduler(self.config, self.num_blocks, self.host_slots, self.cost, self.cache_root, clock)
+        layers = () if self.info is None else self.info.kv_layers
+        return Scheduler(
+            self.config, self.num_blocks, self.host_slots, self.cost, self.cache_root, clock, layers
+        )
 
     @staticmethod
     def read(version: str, parts: bytes) -> Run:

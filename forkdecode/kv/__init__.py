@@ -8,6 +8,7 @@ from forkdecode.kv.forest_items import ItemShape
 from forkdecode.kv.forest_plan import ForestPlan, ForestPlanner
 from forkdecode.kv.held_row import HeldRow
 from forkdecode.kv.prefix_cache import PrefixCache
+from forkdecode.kv.step_reads import KvLayers, StepReads
 from forkdecode.kv.swap import HostPool
 from forkdecode.kv.table_image import TableImage
 
@@ -23,9 +24,11 @@ __all__ = [
     "Holder",
     "HostPool",
     "ItemShape",
+    "KvLayers",
     "OutOfBlocksError",
     "PrefixCache",
     "Sharing",
+    "StepReads",
     "TableImage",
     "bytes_moved",
     "sharing",

@@ -26,8 +26,8 @@ and groups share reads up to such a multiple only."""
 class ForestPlan:
     """The arrays of forkdecode_kernels.node_list.NodeArrays, and what they read.
 
-    node_tokens: of all nodes that decode rows read; row_tokens: their contexts' sum, which rows
-    without sharing would read. causal: the plan has several queries of one row.
+    node_tokens: of all nodes that decode rows read; row_tokens: what rows without sharing would read,
+    each its context from the first block that it sees. causal: the plan has several queries of one row.
     """
 
     small_items: I32
@@ -112,10 +112,18 @@ class ForestPlanner:
             listed.num_parts,
             bool((counts > 1).any()),
             int(tokens[is_decode[items.node_group]].sum()),
-            int((rows * contexts)[is_decode].sum()),
+            int((rows * self._read(contexts))[is_decode].sum()),
         )
         self._last = (_Step(tuple(decodes), num_tokens), nodes, items, listed, plan) if not segments else None
         return plan
+
+    def _read(self, contexts: I64) -> I64:
+        """Tokens that a decode row with each of these contexts reads."""
+        if self._window is None:
+            return contexts
+        size = self._shape.block_size
+        read: I64 = contexts - np.maximum(contexts - self._window, 0) // size * size
+        return read
 
     def _group_forests(self, groups: Sequence[DecodeRows]) -> list[GroupForest]:
         """Of each group's tails; those of unchanged tables are kept."""
@@ -146,7 +154,7 @@ class ForestPlanner:
             large_items=large,
             positions=positions,
             node_tokens=int(items.node_tokens(contexts).sum()),
-            row_tokens=int((rows * contexts).sum()),
+            row_tokens=int((rows * self._read(contexts)).sum()),
         )
         self._last = (_Step(decodes, step.num_tokens), nodes, items, listed, plan)
         return plan

@@ -36,6 +36,14 @@ class ModelInfo:
         return len(self.kv_shapes)
 
     @property
+    def kv_layers(self) -> tuple[tuple[int | None, int], ...]:
+        """Bytes of key and value cache that one token takes, by the window of the layers."""
+        found: dict[int | None, int] = {}
+        for window, (heads, dim) in zip(self.windows, self.kv_shapes, strict=True):
+            found[window] = found.get(window, 0) + 2 * heads * dim * DTYPE_BYTES[self.dtype]
+        return tuple(found.items())
+
+    @property
     def kv_token_elements(self) -> int:
         """Numbers of key and value cache that one token takes, over all layers."""
         return sum(2 * heads * dim for heads, dim in self.kv_shapes)

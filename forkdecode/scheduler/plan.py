@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from forkdecode.kv.block_table import BlockTable
+from forkdecode.kv.bytes_moved import NO_BYTES, BytesMoved
+from forkdecode.kv.step_reads import StepReads
 from forkdecode.scheduler.group import SequenceGroup, Span
 from forkdecode.step import (
     I32,
@@ -43,6 +45,7 @@ class PlanBuilder:
     step: int
     block_size: int
     moves: Moves
+    reads: StepReads
     groups: list[SequenceGroup] = field(default_factory=list)
     """Groups whose rows decode in this step, one entry a selection, in their order."""
     touched: list[SequenceGroup] = field(default_factory=list)
@@ -62,6 +65,8 @@ class PlanBuilder:
     rows: int = 0
     """Tokens whose logits are wanted."""
     segment_tokens: int = 0
+    moved: BytesMoved = NO_BYTES
+    """What the plan's attention reads."""
 
     @property
     def tokens(self) -> int:
@@ -77,6 +82,7 @@ class PlanBuilder:
         self._ids.append(group.last_token)
         self._positions.append(np.full(rows, table.length - 1, np.int64))
         self._slots.append(slots[:, 0])
+        self.reads.rows(table)
         self.groups.append(group)
         self._touch(group)
         self.rows += rows
@@ -104,6 +110,7 @@ class PlanBuilder:
         self._ids.append(ids.ravel())
         self._positions.append(positions.ravel())
         self._slots.append(slots.ravel())
+        self.reads.rows(table, count)
         self.groups += [group] * count
         self._touch(group)
         self.rows += rows * count
@@ -112,6 +119,7 @@ class PlanBuilder:
         """One row of `group` computes the tokens of `span`; its blocks are in the table already."""
         self._segments.append((table, span))
         self._segment_ids.append(group.tokens_of(span))
+        self.reads.chunk(span.start, span.end)
         self._touch(group)
         self.segment_tokens += span.length
 
@@ -123,6 +131,7 @@ class PlanBuilder:
         """The plan, or None when there is nothing to compute."""
         if not self.tokens:
             return None
+        self.moved = self.reads.moved()
         segments, offset = list(self._known), self.rows
         for table, span in self._segments:
             blocks = table.row_blocks(span.row)[: -(-span.end // self.block_size)]

@@ -13,6 +13,7 @@ from forkdecode.errors import CapacityError, ForkdecodeError, GroupFailedError, 
 from forkdecode.kv.block_pool import BlockPool
 from forkdecode.kv.forest import unused_slots
 from forkdecode.kv.prefix_cache import PrefixCache
+from forkdecode.kv.step_reads import KvLayers, StepReads
 from forkdecode.kv.swap import HostPool
 from forkdecode.results import EngineStats
 from forkdecode.scheduler.admission import Admission
@@ -39,7 +40,8 @@ QUEUE_RETRY = 1.0
 class Scheduler:
     """Owns every group from `add` to its last event. Not thread-safe.
 
-    Call schedule(), execute the plan, then commit(output), or abort(cause) if it failed.
+    Call schedule(), execute the plan, then commit(output), or abort(cause) if it failed. layers: of the
+    model, for the statistics alone.
     """
 
     def __init__(
@@ -50,8 +52,10 @@ class Scheduler:
         cost: PreemptionCost,
         cache_root: bytes,
         clock: Callable[[], float] = time.monotonic,
+        layers: KvLayers = (),
     ) -> None:
         self._config = config
+        self._layers = layers
         self.pool = BlockPool(num_blocks, config.block_size)
         self.cache = PrefixCache(self.pool, cache_root) if config.prefix_cache else None
         self.host = HostPool(num_host_slots)
@@ -128,7 +132,8 @@ class Scheduler:
         """The next step's plan, or None when nothing can run."""
         self._step += 1
         self.pool.begin_step()
-        builder = PlanBuilder(self._step, self.pool.block_size, self._moves)
+        reads = StepReads(self._layers, self.pool)
+        builder = PlanBuilder(self._step, self.pool.block_size, self._moves, reads)
         self._builder = builder
         self._batcher.fill(builder)
         self._idle_steps = 0 if builder.tokens else self._idle_steps + 1
@@ -211,6 +216,7 @@ class Scheduler:
             self.held.failed()
         else:
             self.held.moved()
+            self._counters.moved += builder.moved
         self._counters.step_done(builder.rows)
         return builder
 
@@ -303,6 +309,9 @@ class Scheduler:
             swapped_nodes=c.swapped_nodes,
             dropped_nodes=c.dropped_nodes,
             rebuilt_tokens=c.rebuilt_tokens,
+            naive_kv_bytes=float(c.moved.naive),
+            paged_kv_bytes=float(c.moved.paged),
+            forest_kv_bytes=float(c.moved.forest),
         )
 
     def check(self) -> None:

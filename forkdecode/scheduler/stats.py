@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 from dataclasses import dataclass, field
 
+from forkdecode.kv.bytes_moved import NO_BYTES, BytesMoved
 from forkdecode.results import BATCH_ROW_BOUNDS
 
 
@@ -29,6 +30,7 @@ class Counters:
     finished_groups: int = 0
     failed_groups: int = 0
     decoded_rows: int = 0
+    moved: BytesMoved = NO_BYTES
     steps_by_rows: list[int] = field(default_factory=lambda: [0] * (len(BATCH_ROW_BOUNDS) + 1))
 
     def step_done(self, rows: int) -> None:

@@ -38,6 +38,12 @@ _GAUGES = (
         "Share of the slots in held KV blocks that held no token since the engine started.",
         "waste",
     ),
+    (
+        "kv_read_gain",
+        "Bytes of keys and values that candidates without sharing would read for each that is read, since "
+        "the engine started.",
+        "read_gain",
+    ),
 )
 _COUNTERS = (
     ("steps", "Steps of the engine.", "steps"),
@@ -61,6 +67,9 @@ _COUNTERS = (
         "Sum over steps of the KV blocks that would be held if nothing were shared.",
         "unshared_block_steps",
     ),
+    ("kv_naive_bytes", "Bytes read and copied if each candidate held all of its context.", "naive_kv_bytes"),
+    ("kv_paged_bytes", "Bytes of keys and values read if each candidate read all its own.", "paged_kv_bytes"),
+    ("kv_forest_bytes", "Bytes of keys and values read, what is shared once.", "forest_kv_bytes"),
     ("engine_requests_finished", "Requests that the engine finished.", "finished_groups"),
     ("engine_requests_failed", "Requests that failed in the engine or were cancelled.", "failed_groups"),
 )
