@@ -51,9 +51,9 @@ class TreeFeed:
             return
         for event in events:
             self.weight += event_bytes(event)
-            if isinstance(
-                event, TreeOpened
-            ):  # of a session with many tokens, which may be resumed all the same
+            if isinstance(event, Refused) and event.command_id in self.asked:
+                self.weight += self.asked[event.command_id].ByteSize()
+            if isinstance(event, TreeOpened):  # a session of many tokens can be resumed all the same
                 self._allowed += event_bytes(event)
             if not isinstance(event, NodeDelta):
                 self._pending.append(event)

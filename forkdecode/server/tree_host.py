@@ -34,15 +34,20 @@ from forkdecode.tree_types import (
 
 OpenSession: TypeAlias = Callable[[Emit, Post], TreeSession]
 """Makes a session that emits and posts there. Raises InvalidRequestError."""
+MAX_WAITING = 256
+"""Commands that may wait to be carried out before no more are read."""
+MAX_WAITING_BYTES = 4 * 2**20
+"""Bytes of them, as they are sent."""
 _Answer: TypeAlias = Accepted | Refused | Done | NodeScored | NodesPruned | Exported
 
 
 @dataclass(slots=True)
 class _Work:
-    """What is done in a worker, and what the loop does with what came of it."""
+    """What is done in a worker, and what the loop does with what came of it. size: of the command."""
 
     do: Callable[[], Any]
     then: Callable[[Any], None]
+    size: int
 
 
 class HostedTree:
@@ -76,6 +81,9 @@ class HostedTree:
         """The connection that there is; `_feed` is the same once its first event is there."""
         self._emitted: list[TreeEvent] = []
         self._works: deque[_Work] = deque()
+        self._works_bytes = 0
+        self._has_room = asyncio.Event()
+        self._has_room.set()
         self._waiting: list[EngineItem] = []
         self._busy = False
         self._ended = False
@@ -141,8 +149,13 @@ class HostedTree:
             self._connected.end(error)
             self.detach(self._connected)
 
-    def command(self, feed: TreeFeed, command: Command) -> None:
-        """Carries out a command of `feed`, after those before."""
+    async def room(self) -> None:
+        """Waits until few enough commands wait to be carried out. Who reads them waits for it, so that gRPC
+        holds up a client that sends them quicker."""
+        await self._has_room.wait()
+
+    def command(self, feed: TreeFeed, command: Command, size: int = 0) -> None:
+        """Carries out a command of `feed`, after those before. size: its bytes, as it was sent."""
         number = command.command_id
         if self._ended or feed is not self._connected:
             return
@@ -154,7 +167,7 @@ class HostedTree:
         self._asked[own] = feed, number
         self._running[number] = own
         numbered = replace(command, command_id=own)
-        self._do(lambda: self.session.command(numbered), lambda _: None)
+        self._do(lambda: self.session.command(numbered), lambda _: None, size)
 
     def no_more(self, feed: TreeFeed) -> None:
         """No command of `feed` comes any more: it ends once those that came have ended."""
@@ -167,6 +180,7 @@ class HostedTree:
             return
         self._ended = True
         self._works.clear()
+        self._has_room.set()
         self._waiting.clear()
         if self._connected is not None:
             self._connected.end(error)
@@ -193,15 +207,21 @@ class HostedTree:
     def _post(self, item: EngineItem) -> None:
         self._courier.put(self, item)
 
-    def _do(self, do: Callable[[], Any], then: Callable[[Any], None]) -> None:
+    def _do(self, do: Callable[[], Any], then: Callable[[Any], None], size: int = 0) -> None:
         if not self._ended:
-            self._works.append(_Work(do, then))
+            self._works.append(_Work(do, then, size))
+            self._works_bytes += size
             self._next()
+            if len(self._works) >= MAX_WAITING or self._works_bytes >= MAX_WAITING_BYTES:
+                self._has_room.clear()
 
     def _next(self) -> None:
         if self._busy or not self._works:
             return
         work = self._works.popleft()
+        self._works_bytes -= work.size
+        if len(self._works) < MAX_WAITING and self._works_bytes < MAX_WAITING_BYTES:
+            self._has_room.set()
         self._busy = True
         loop = asyncio.get_running_loop()
         done: Future[Any] = self._workers.submit(work.do)

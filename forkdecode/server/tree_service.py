@@ -80,13 +80,19 @@ class TreeService:
                 if isinstance(call, CloseCall):
                     host.end()
                     return
-                self._carry_out(message, call, host, feed)
+                self._carry_out(message, call, host, feed, len(data))
+                await host.room()
             host.no_more(feed)
         except Exception as error:
             feed.end(error)
 
     def _carry_out(
-        self, message: pb.TreeCommand, call: SessionCall | ForkdecodeError, host: HostedTree, feed: TreeFeed
+        self,
+        message: pb.TreeCommand,
+        call: SessionCall | ForkdecodeError,
+        host: HostedTree,
+        feed: TreeFeed,
+        size: int,
     ) -> None:
         error: ForkdecodeError | None = None
         if isinstance(call, ForkdecodeError):
@@ -97,7 +103,7 @@ class TreeService:
             error = going_down()
         else:
             feed.asked[call.command_id] = message
-            host.command(feed, call)
+            host.command(feed, call, size)
         if error is not None:
             feed.asked[message.command_id] = message
             feed.add([Refused(message.command_id, error)])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from forkdecode.errors import CancelledError, CapacityError
 from forkdecode.rpc.v1 import decode_pb2 as pb
-from forkdecode.server import tree_feed
+from forkdecode.server import tree_feed, tree_host
 from forkdecode.server.auth import ANYBODY
 from forkdecode.server.stream import Courier
 from forkdecode.server.tree_feed import TreeFeed
@@ -274,6 +274,40 @@ def test_who_ends_it_waits_for_the_worker() -> None:
             await one.feed.take()
 
     hosted(test)
+
+
+def test_no_more_is_read_while_many_commands_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree_host, "MAX_WAITING", 4)
+
+    async def test(one: Hosted) -> None:
+        reading = asyncio.ensure_future(flood(one, 100))
+        for carried_out in range(12):
+            await asyncio.sleep(0)
+            assert len(one.session.done) == carried_out
+            assert reading.get_name() == str(carried_out + 5)  # one is with the worker
+            await one.hand.work()
+        one.host.end()
+        await reading
+
+    async def flood(one: Hosted, count: int) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        for number in range(count):
+            one.host.command(one.feed, Fork(number, 0, 1))
+            task.set_name(str(number + 1))
+            await one.host.room()
+
+    async def big(one: Hosted) -> None:
+        for number, size in enumerate((3 * 2**20, 2**20, 3 * 2**20)):
+            one.host.command(one.feed, Fork(number, 0, 1), size)
+        waiting = asyncio.ensure_future(one.host.room())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        await one.hand.work()
+        assert await waiting is None
+
+    hosted(test)
+    hosted(big)
 
 
 def test_a_session_that_breaks_ends_alone() -> None:
