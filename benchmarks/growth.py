@@ -1,28 +1,35 @@
-"""How the control plane's time and the blocks of a step grow: with width, prompt, groups and output.
+"""How the time of a step and its memory grow: with width, prompt, groups and output.
 
     python -m benchmarks.growth [--axis width prompt groups output] [--kind beam] [--steps N] [--record FILE]
+    python -m benchmarks.growth --model smollm2-135m-instruct [--limit SECONDS] [--threads N] ...
 
-The real scheduler, block pool, strategies and forest plan run on a model that costs nothing to speak of
-(gate_model.py) and whose time is left out. One axis grows, the others stay: width 8, a prompt of 512
-tokens, one group, 48 new tokens. Times are the thread's own CPU time, medians over the steps in which
-every row decodes. exponent: the slope of log time over log size, fitted to the upper half of the sizes,
-where constants matter least: 0 is "does not grow", 1 "in proportion".
+Without --model the control plane alone: the real scheduler, block pool, strategies and forest plan run on
+a model that costs nothing to speak of (gate_model.py) and whose time is left out. One axis grows, the
+others stay: width 8, a prompt of 512 tokens, one group, 48 new tokens. Times are the thread's own CPU time,
+medians over the steps in which every row decodes. exponent: the slope of log time over log size, fitted to
+the upper half of the sizes, where constants matter least: 0 is "does not grow", 1 "in proportion".
+
+With --model whole steps of an engine (growth_model.py): width 4, a prompt of 58 tokens, one group, the
+control plane's share and the bytes of the KV blocks beside it. Sizes that do not fit into the model, the
+pool or --limit seconds an axis are left out, and the record says so.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from benchmarks import growth_model
 from benchmarks.gate import ITEMS, request
 from benchmarks.gate_model import ExactModel
+from benchmarks.growth_fit import exponent
 from benchmarks.record import record
 from forkdecode.config import EngineConfig
 from forkdecode.kv.forest_plan import ForestPlanner
@@ -66,7 +73,7 @@ class Step:
 class Runner:
     """One engine of a size, a step at a time."""
 
-    def __init__(self, size: Size, kind: str) -> None:
+    def __init__(self, size: Size, kind: str, seed: int) -> None:
         self.size = size
         rows = size.width * size.groups
         blocks = size.groups * (size.prompt // 16 + 2) + rows * (size.output // 16 + 3)
@@ -82,7 +89,7 @@ class Runner:
         self._model = ExactModel()
         self._planner = ForestPlanner(ITEMS)
         for index in range(size.groups):
-            strategy = Beam(size.width) if kind == "beam" else Sample(size.width, seed=index)
+            strategy = Beam(size.width) if kind == "beam" else Sample(size.width, seed=seed + index)
             self._scheduler.add(request(index, size.prompt, strategy, size.output, shared=False))
 
     def steps(self) -> list[Step]:
@@ -135,25 +142,20 @@ def point(size: int, steps: list[Step]) -> dict[str, float]:
     }
 
 
-def grow(axis: str, kind: str, steps: int, largest: int | None = None) -> list[dict[str, float]]:
+def grow(
+    axis: str, kind: str, steps: int, largest: int | None = None, seed: int = 0
+) -> list[dict[str, float]]:
     """A point for each size of an axis; those of `output` are stretches of one long run."""
     sizes = [s for s in SIZES[axis] if largest is None or s <= largest]
     if axis == "output":
-        run = Runner(Size(output=sizes[-1] + 1), kind).steps()
+        run = Runner(Size(output=sizes[-1] + 1), kind, seed).steps()
         # The last steps before each length: as many as the shortest has.
         return [point(s, run[max(0, s - 24) : s - 1]) for s in sizes]
     points = []
     for size in sizes:
-        run = Runner(replace(Size(output=steps + WARM_UP), **{axis: size}), kind).steps()
+        run = Runner(replace(Size(output=steps + WARM_UP), **{axis: size}), kind, seed).steps()
         points.append(point(size, run[WARM_UP:] or run))
     return points
-
-
-def exponent(sizes: list[float], values: list[float]) -> float:
-    """The slope of log value over log size, in the upper half of the sizes (three of them at least)."""
-    kept = slice(min(len(sizes) // 2, max(0, len(sizes) - 3)), None)
-    x, y = np.log(sizes[kept]), np.log(np.maximum(values[kept], 1e-9))
-    return float(np.polyfit(x, y, 1)[0])
 
 
 def fitted(points: list[dict[str, float]]) -> dict[str, float]:
@@ -163,27 +165,59 @@ def fitted(points: list[dict[str, float]]) -> dict[str, float]:
     return {name: round(exponent(sizes, [p[name] for p in points]), 3) for name in names}
 
 
+def control_plane(args: argparse.Namespace, kind: str, axis: str) -> None:
+    points = grow(axis, kind, args.steps, args.largest, args.seed)
+    exponents = fitted(points)
+    found = {"axis": axis, "kind": kind, "points": points, "exponents": exponents, "seed": args.seed}
+    if args.record:
+        record("growth", found, args.record)
+    print(f"{kind} {axis}: exponents {exponents}")
+    for p in points:
+        print(
+            f"{p['size']:>8.0f}{p['control_us']:>12.0f} us{p['plan_us']:>10.0f} us plan"
+            f"{p['unique_blocks']:>10.0f} of {p['unshared_blocks']:.0f} blocks"
+        )
+
+
+def whole_steps(args: argparse.Namespace, engine: growth_model.ModelEngine, kind: str, axis: str) -> None:
+    grown = growth_model.grow(engine, axis, kind, args.limit, args.largest)
+    for size, reason in grown.left_out.items():
+        print(f"{kind} {axis} {size:,} is left out: {reason}")
+    if len(grown.points) < 2:
+        return
+    settings = {"model": Path(args.model).name, "dtype": engine.info.dtype, "threads": args.threads}
+    exponents = growth_model.fitted(grown.points)
+    found = {"axis": axis, "kind": kind, **asdict(grown), "exponents": exponents, "seed": args.seed}
+    if args.record:
+        record("growth_model", settings | found, args.record)
+    print(f"{kind} {axis}: exponents {exponents}")
+    for p in grown.points:
+        print(
+            f"{p['size']:>8.0f}{p['step_ms']:>12.1f} ms{p['control_ms']:>10.2f} ms scheduler"
+            f"{p['kv_bytes'] / 1e6:>10.1f} of {p['unshared_bytes'] / 1e6:.1f} MB"
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--axis", nargs="*", choices=SIZES, default=list(SIZES))
     parser.add_argument("--kind", nargs="*", choices=("beam", "sample"), default=["beam", "sample"])
-    parser.add_argument("--steps", type=int, default=40, help="timed steps of each size")
+    parser.add_argument("--steps", type=int, default=40, help="timed steps of each size, without --model")
     parser.add_argument("--largest", type=int, help="leave out sizes above this")
+    parser.add_argument("--model", help="of whole steps")
+    parser.add_argument("--dtype", default="auto", help="with --model")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="with --model")
+    parser.add_argument("--limit", type=float, default=100.0, help="seconds an axis, with --model")
+    parser.add_argument("--seed", type=int, default=0, help="of the samples")
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()
+    measure = partial(control_plane, args)
+    if args.model:
+        engine = growth_model.ModelEngine(args.model, args.dtype, args.threads, args.seed)
+        measure = partial(whole_steps, args, engine)
     for kind in args.kind:
         for axis in args.axis:
-            points = grow(axis, kind, args.steps, args.largest)
-            exponents = fitted(points)
-            found = {"axis": axis, "kind": kind, "points": points, "exponents": exponents}
-            if args.record:
-                record("growth", found, args.record)
-            print(f"{kind} {axis}: exponents {exponents}")
-            for p in points:
-                print(
-                    f"{p['size']:>8.0f}{p['control_us']:>12.0f} us{p['plan_us']:>10.0f} us plan"
-                    f"{p['unique_blocks']:>10.0f} of {p['unshared_blocks']:.0f} blocks"
-                )
+            measure(kind, axis)
 
 
 if __name__ == "__main__":

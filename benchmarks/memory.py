@@ -2,7 +2,7 @@
 is from the least that any scheme can store.
 
     python -m benchmarks.memory [--model M] [--trace NAME ...] [--kind NAME ...] [--width N ...]
-        [--rows N] [--threads N] [--record FILE]
+        [--requests N] [--threads N] [--record FILE]
 
 The model decodes requests of the traces' lengths (prompts cut from English text, EOS ignored so that
 the lengths are the trace's) in one engine with blocks of 16. Its own counters give saving, waste and
@@ -20,7 +20,6 @@ import argparse
 import json
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +35,9 @@ BLOCK_SIZES = (1, 8, 16, 32, 128)
 KINDS = ("sample", "beam")
 
 
-def requests_of(trace: Trace, width: int, rows: int, seed: int) -> list[tuple[int, int]]:
-    """As many requests as have about `rows` rows together, between 2 and 24."""
-    prompts, outputs = trace.lengths(max(2, min(24, rows // width)), seed)
+def requests_of(trace: Trace, count: int, seed: int) -> list[tuple[int, int]]:
+    """Prompt and output lengths of `count` requests."""
+    prompts, outputs = trace.lengths(count, seed)
     return list(zip(prompts.tolist(), outputs.tolist(), strict=True))
 
 
@@ -90,6 +89,16 @@ def by_block_size(c: Counts, size: int, ideal: int, generated: int, exact: int) 
     }
 
 
+def savings(
+    trace: Trace, kinds: list[str], width: int, lengths: list[tuple[int, int]], decoder: Decoder
+) -> list[dict[str, Any]]:
+    """A row for each kind; all requests are decoded together, which is fastest and changes no count."""
+    run = decoder.run([ask for kind in kinds for ask in asks_of(kind, width, lengths)])
+    check_replays(run)
+    by_kind = {kind: [a for a in run.answers if a.ask.kind == kind] for kind in kinds}
+    return [measured(trace, kind, width, own, decoder.block_bytes) for kind, own in by_kind.items()]
+
+
 def check_replays(run: Run) -> None:
     """A replay with the engine's block size must count what the engine counted while it decoded: of each
     request its blocks and copies, of all together the slots without a token."""
@@ -108,11 +117,11 @@ def check_replays(run: Run) -> None:
         raise SystemExit(f"replay and engine differ in wasted slots: {wasted} and {run.wasted}")
 
 
-def curve(trace: Trace, kind: str, width: int, decoder: Decoder, count: int, gap: int) -> dict[str, Any]:
+def curve(
+    trace: Trace, kind: str, width: int, decoder: Decoder, count: int, gap: int, seed: int
+) -> dict[str, Any]:
     """Blocks while requests come and go: without sharing, held, and the least (in blocks' worth)."""
-    prompts, outputs = trace.lengths(count, seed=1)
-    lengths = list(zip(prompts.tolist(), outputs.tolist(), strict=True))
-    run = decoder.run(asks_of(kind, width, lengths), gap)
+    run = decoder.run(asks_of(kind, width, requests_of(trace, count, seed)), gap)
     ideal = np.zeros(len(run.curve))
     for answer in run.answers:
         found = ideal_tokens(answer.decoded)
@@ -159,8 +168,7 @@ def main() -> None:
     parser.add_argument("--trace", nargs="*", choices=TRACES, default=list(TRACES))
     parser.add_argument("--kind", nargs="*", choices=KINDS, default=list(KINDS))
     parser.add_argument("--width", nargs="*", type=int, default=list(WIDTHS))
-    parser.add_argument("--rows", type=int, default=64, help="rows of each kind and width, about")
-    parser.add_argument("--requests", type=int, default=8, help="of a curve")
+    parser.add_argument("--requests", type=int, default=8, help="of each kind and width, or of a curve")
     parser.add_argument("--gap", type=int, default=40, help="steps between two arrivals of a curve")
     parser.add_argument("--tokens", type=int, default=40_000, help="of the pool")
     parser.add_argument("--seed", type=int, default=0)
@@ -168,33 +176,30 @@ def main() -> None:
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()
     decoder = Decoder(args.model, args.threads, args.tokens)
-    settings = asdict(decoder.loaded.info) | {"model": args.model, "seed": args.seed}
-    settings = {k: settings[k] for k in ("model", "seed", "dtype")}
+    settings = {"model": Path(args.model).name, "seed": args.seed, "dtype": decoder.loaded.info.dtype}
     if args.part == "transformers":
         for width in args.width:
             record("memory_transformers", settings | against_transformers(args, width, decoder), args.record)
         return
     for trace in (TRACES[name] for name in args.trace):
-        pairs = [(kind, width) for kind in args.kind for width in args.width]
         if args.part == "curve":
-            for kind, width in pairs:
-                found = curve(trace, kind, width, decoder, args.requests, args.gap)
+            for kind, width in [(kind, width) for kind in args.kind for width in args.width]:
+                found = curve(trace, kind, width, decoder, args.requests, args.gap, args.seed)
                 record("memory_curve", settings | found, args.record)
             continue
-        lengths = {width: requests_of(trace, width, args.rows, args.seed) for width in args.width}
-        asks = [ask for kind, width in pairs for ask in asks_of(kind, width, lengths[width])]
-        run = decoder.run(asks)
-        check_replays(run)
-        for kind, width in pairs:
-            answers = [a for a in run.answers if (a.ask.kind, a.ask.width) == (kind, width)]
-            found = measured(trace, kind, width, answers, decoder.block_bytes)
-            record("memory", settings | found, args.record)
-            print(
-                f"{trace.name:9s} {kind:7s} {width:3d}  saving {found['saving']:6.1%}  "
-                f"over ideal {found['blocks_over_ideal']:.3f}  waste {found['waste']:.2%}  "
-                f"copies a token {found['copies_per_token']:.4f}",
-                flush=True,
-            )
+        lengths = requests_of(trace, args.requests, args.seed)
+        for width in args.width:
+            for found in savings(trace, args.kind, width, lengths, decoder):
+                record("memory", settings | found, args.record)
+                print(line(found), flush=True)
+
+
+def line(found: dict[str, Any]) -> str:
+    return (
+        f"{found['trace']:9s} {found['kind']:7s} {found['width']:3d}  saving {found['saving']:6.1%}  "
+        f"over ideal {found['blocks_over_ideal']:.3f}  waste {found['waste']:.2%}  "
+        f"copies a token {found['copies_per_token']:.4f}"
+    )
 
 
 if __name__ == "__main__":

@@ -13,12 +13,14 @@ from typing import Any
 
 
 def record(benchmark: str, result: dict[str, Any], path: Path | None) -> dict[str, Any]:
-    """Appends one record to `path`, or prints it when there is none; returns it."""
+    """Appends one record to `path`, or prints it when there is none; returns it. "seed" is the result's,
+    None where nothing is drawn at random; the command's paths are shortened to their names."""
     full = {
         "benchmark": benchmark,
         "result": result,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": " ".join(Path(a).name if "/" in a else a for a in sys.argv),
+        "seed": result.get("seed"),
         "machine": machine(),
         "versions": {name: version(name) for name in ("forkdecode", "torch", "transformers", "numpy")},
     }

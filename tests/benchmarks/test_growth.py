@@ -8,18 +8,24 @@ from pathlib import Path
 import pytest
 
 from benchmarks import growth
+from benchmarks.growth_fit import exponent
 
 
 @pytest.mark.parametrize("slope", [0.0, 0.5, 1.0, 2.0])
 def test_exponent_of_a_power_is_its_exponent(slope: float) -> None:
     sizes = [1.0, 4.0, 16.0, 64.0, 256.0]
-    assert growth.exponent(sizes, [3 * s**slope for s in sizes]) == pytest.approx(slope)
+    assert exponent(sizes, [3 * s**slope for s in sizes]) == pytest.approx(slope)
+
+
+def test_one_size_has_no_exponent() -> None:
+    with pytest.raises(ValueError, match="two sizes"):
+        exponent([4.0], [1.0])
 
 
 def test_small_sizes_do_not_count() -> None:
     """A constant that large sizes outgrow."""
     sizes = [1.0, 10.0, 100.0, 1e4, 1e5, 1e6]
-    assert growth.exponent(sizes, [1000 + s for s in sizes]) == pytest.approx(1, abs=0.05)
+    assert exponent(sizes, [1000 + s for s in sizes]) == pytest.approx(1, abs=0.05)
 
 
 def test_blocks_grow_as_tables_say() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import memory
-from benchmarks.memory_replay import contiguous_tokens, ideal_tokens, replay
+from benchmarks.memory_decoder import Answer, Ask, Run
+from benchmarks.memory_replay import Counts, contiguous_tokens, ideal_tokens, replay
 from benchmarks.memory_trace import TRACES, Decoded
 from tests.tiny_model import save_tiny_llama
 
@@ -66,6 +68,63 @@ def test_forks_of_different_tokens_with_blocks_of_one_token_are_ideal() -> None:
     assert counts.copies == counts.wasted_slots == 0
 
 
+# A prompt of 3; then two rows a and b, both of which a's children replace. Blocks of 2 while each step runs:
+# pp p.        one row
+# pp pa pb     b's half-filled block is a copy
+# pp pa c. d.  both continue a
+BY_HAND = Decoded(
+    3,
+    tuple(np.array(p, np.int32) for p in ([0, 0], [0, 0], [])),
+    tuple(np.array(t, np.int64) for t in ([5, 6], [7, 8], [])),
+)
+
+
+def test_counts_of_a_case_counted_by_hand() -> None:
+    assert replay(BY_HAND, 2) == Counts(
+        steps=3,
+        unique_blocks=2 + 3 + 4,
+        unshared_blocks=2 + 4 + 6,
+        wasted_slots=1 + 0 + 2,
+        copies=1,
+        generated=4,
+    )
+    assert ideal_tokens(BY_HAND).tolist() == [3, 5, 6]
+    assert contiguous_tokens(BY_HAND, reserved=False).tolist() == [8, 10, 12]
+    assert contiguous_tokens(BY_HAND, reserved=True).tolist() == [12, 12, 12]
+
+
+def test_a_row_of_the_table_of_a_case_counted_by_hand() -> None:
+    """Blocks of 16: one row, then twice two that share no full block and copy the one there is."""
+    usage = SimpleNamespace(
+        unique_block_steps=1 + 2 + 2, unshared_block_steps=5, copies=2, generated_tokens=6
+    )
+    answer = Answer(Ask("beam", 2, 3, 3, 0), BY_HAND, usage, first_step=0)
+    found = memory.measured(TRACES["alpaca"], "beam", 2, [answer], block_bytes=1600)
+    assert found["saving"] == 0
+    assert found["blocks_over_ideal"] == pytest.approx(5 * 16 / 14)
+    assert found["waste"] == pytest.approx((13 + 24 + 22) / 80)
+    assert found["copies_per_token"] == pytest.approx(2 / 6)
+    assert found["copied_bytes_per_token"] == pytest.approx(3200 / 6)
+    assert found["contiguous_over_ours"] == pytest.approx(30 / 80)
+    assert found["reserved_over_ours"] == pytest.approx(36 / 80)
+    single = found["block_sizes"][1]
+    assert single["saving"] == pytest.approx(1 - 14 / (3 + 8 + 10))
+    assert (single["blocks_over_ideal"], single["waste"], single["copies_per_token"]) == (1, 0, 0)
+
+
+def test_a_replay_that_counts_otherwise_than_the_engine_stops_the_benchmark() -> None:
+    usage = SimpleNamespace(
+        steps=3, unique_block_steps=5, unshared_block_steps=5, copies=2, generated_tokens=6
+    )
+    answer = Answer(Ask("beam", 2, 3, 3, 0), BY_HAND, usage, first_step=0)
+    memory.check_replays(Run([answer], [], wasted=59))
+    with pytest.raises(SystemExit, match="wasted slots: 59 and 58"):
+        memory.check_replays(Run([answer], [], wasted=58))
+    usage.copies = 1
+    with pytest.raises(SystemExit, match="differ for Ask"):
+        memory.check_replays(Run([answer], [], wasted=59))
+
+
 def test_contiguous_caches_hold_every_row_from_the_start() -> None:
     case = decoded(1, 7, 3, 4, vocab=9)
     assert contiguous_tokens(case, reserved=False).tolist() == [32, 36, 40]
@@ -91,7 +150,7 @@ def test_a_run_agrees_with_its_replay(
     file = tmp_path / "memory.jsonl"
     common = ["memory", "--model", str(model), "--trace", "alpaca", "--record", str(file)]
     common += ["--tokens", "8000", "--width"]
-    monkeypatch.setattr(sys, "argv", [*common, "4", "--rows", "12"])
+    monkeypatch.setattr(sys, "argv", [*common, "4", "--requests", "3"])
     memory.main()
     monkeypatch.setattr(
         sys, "argv", [*common, "2", "--part", "curve", "--kind", "beam", "--requests", "3", "--gap", "9"]
