@@ -5,13 +5,13 @@ Engine and torch are imported when a command runs, so that --help answers at onc
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from forkdecode.cli.flags import ENGINE_FLAGS, OPTION_FLAGS, STRATEGY_FLAGS, given, with_flags
+from forkdecode.cli.flags import ENGINE_FLAGS, OPTION_FLAGS, STRATEGY_FLAGS, Debug, given, with_flags
+from forkdecode.cli.serve_command import serve
 from forkdecode.config import DEFAULT_MODEL
 from forkdecode.errors import InvalidRequestError
 
@@ -23,7 +23,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and the engine's log.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 
 
@@ -213,77 +212,7 @@ def catalogue_info(
     show(file, as_json=as_json)
 
 
-@app.command()
-@with_flags(ENGINE_FLAGS)
-def serve(
-    listen: Annotated[
-        str, typer.Option("--listen", help="host:port (port 0: a free one), or unix:/path.")
-    ] = "127.0.0.1:50051",
-    metrics_listen: Annotated[
-        str | None, typer.Option("--metrics-listen", help="host:port for Prometheus; none by default.")
-    ] = None,
-    journal: Annotated[
-        Path | None, typer.Option("--journal", help="Write every step to this file, for `replay`.")
-    ] = None,
-    tls_cert: Annotated[
-        Path | None, typer.Option("--tls-cert", help="The server's certificate chain, PEM.")
-    ] = None,
-    tls_key: Annotated[Path | None, typer.Option("--tls-key", help="Its private key, PEM.")] = None,
-    tls_client_ca: Annotated[
-        Path | None,
-        typer.Option("--tls-client-ca", help="Clients must show a certificate signed by this one, PEM."),
-    ] = None,
-    tokens: Annotated[
-        Path | None, typer.Option("--tokens", help="TOML or .json file of bearer tokens and their limits.")
-    ] = None,
-    insecure_public: Annotated[
-        bool,
-        typer.Option("--insecure-public", help="Serve other machines without TLS or without known callers."),
-    ] = False,
-    max_requests: Annotated[int, typer.Option("--max-requests", help="Calls at a time.")] = 1024,
-    max_request_size: Annotated[
-        str, typer.Option("--max-request-size", help="Of one request, as it is sent.")
-    ] = "4MiB",
-    stall_timeout: Annotated[
-        float, typer.Option("--stall-timeout", help="Seconds until a reader that takes nothing is ended.")
-    ] = 60.0,
-    grace: Annotated[
-        float, typer.Option("--grace", help="Seconds that running requests get after SIGTERM.")
-    ] = 30.0,
-    max_sessions: Annotated[int, typer.Option("--max-sessions", help="Tree sessions at a time.")] = 256,
-    tree_grace: Annotated[
-        float, typer.Option("--tree-grace", help="Seconds that a tree session without a connection is kept.")
-    ] = 60.0,
-    tree_idle: Annotated[
-        float, typer.Option("--tree-idle", help="Seconds until an unused tree session is ended.")
-    ] = 3600.0,
-    log_prompts: Annotated[bool, typer.Option("--log-prompts", help="Write prompts to the log.")] = False,
-    debug: Debug = False,
-    **flags: Any,
-) -> None:
-    """Serve a model over gRPC until SIGTERM or Ctrl-C; a second one ends at once."""
-    # Read when grpc is imported. What it would write to stderr is no line of our log.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    from forkdecode.cli.serve import ServePlan, serve_until_told
-    from forkdecode.config import parse_bytes
-    from forkdecode.server.app import ServerSettings
-    from forkdecode.server.auth import OPEN, read_tokens
-    from forkdecode.server.tls import tls_files
-    from forkdecode.server.trees import TreeSettings
-
-    settings = ServerSettings(
-        listen=listen,
-        max_requests=max_requests,
-        max_request_bytes=parse_bytes("max_request_size", max_request_size),
-        stall_timeout=stall_timeout,
-        tls=tls_files(tls_cert, tls_key, tls_client_ca),
-        tokens=OPEN if tokens is None else read_tokens(tokens),
-        insecure_public=insecure_public,
-        log_prompts=log_prompts,
-        trees=TreeSettings(max_sessions, tree_grace, tree_idle),
-    )
-    plan = ServePlan(given(flags), settings, metrics_listen, journal, grace)
-    raise typer.Exit(serve_until_told(plan))
+app.command()(serve)
 
 
 @app.command()

@@ -16,6 +16,7 @@ import typer
 from forkdecode.cli.constraints import FROM_FILES, read_file
 from forkdecode.errors import invalid
 
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and the engine's log.")]
 Flags: TypeAlias = Mapping[str, tuple[Any, str]]
 """name -> (type of a value, help). `bool` is a switch, `list[...]` may be repeated."""
 

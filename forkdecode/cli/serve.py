@@ -13,16 +13,20 @@ from typing import Any
 
 import typer
 
-from forkdecode.checks import check_float, keep
+from forkdecode.checks import check_float, check_int, keep
 from forkdecode.cli.run import INTERRUPTED
-from forkdecode.config import EngineConfig
+from forkdecode.config import MAX_BYTES, EngineConfig, parse_bytes
 from forkdecode.constraints.catalogue_file import open_catalogue
 from forkdecode.constraints.catalogues import Catalogues
 from forkdecode.engine.log import configure_logs, json_logger
 from forkdecode.engine.remote import EngineProcess
+from forkdecode.engine.rotation import MAX_FILES, Rotation
+from forkdecode.engine.watch import LONGEST, Patience
+from forkdecode.errors import invalid
 from forkdecode.server.app import Server, ServerSettings
 from forkdecode.server.backend import Backend, StepBell
 from forkdecode.server.metrics import Metrics, MetricsServer
+from forkdecode.server.token_file import TokenFile
 
 _PROCESS_FLAGS = ("model", "dtype", "device", "threads", "max_positions")
 
@@ -30,13 +34,16 @@ _PROCESS_FLAGS = ("model", "dtype", "device", "threads", "max_positions")
 @dataclass(frozen=True, slots=True)
 class ServePlan:
     """What the flags ask for. engine: the engine's flags that were given. grace: seconds that running
-    requests get to finish once the server is told to stop."""
+    requests get to finish once the server is told to stop. token_file: what settings.tokens are from."""
 
     engine: Mapping[str, Any]
     settings: ServerSettings
     metrics_listen: str | None
-    journal: Path | None
     grace: float
+    patience: Patience
+    journal: Path | None
+    rotation: Rotation | None
+    token_file: TokenFile | None
 
     def __post_init__(self) -> None:
         keep(self, "grace", check_float, 0.0, 1e6)
@@ -63,9 +70,28 @@ class ServePlan:
             **process,
             config=EngineConfig(**config),
             journal=self.journal,
+            rotation=self.rotation,
+            patience=self.patience,
             catalogues=self.catalogues,
             flush=bell.ring,
         )
+
+
+def patience(engine_timeout: float, step_timeout: float) -> Patience:
+    """Raises InvalidRequestError naming the flag at fault."""
+    for name, value in (("engine_timeout", engine_timeout), ("step_timeout", step_timeout)):
+        check_float(name, value, 0.0, LONGEST, open_low=True)
+    return Patience(engine_timeout, step_timeout)
+
+
+def rotation(journal: Path | None, size: str | None, files: int) -> Rotation | None:
+    """None where no size is given. Raises InvalidRequestError naming the flag at fault."""
+    check_int("journal_keep", files, 0, MAX_FILES)
+    if size is None:
+        return None
+    if journal is None:
+        raise invalid("journal_size", "there is no journal", "together with journal")
+    return Rotation(check_int("journal_size", parse_bytes("journal_size", size), 1, MAX_BYTES), files)
 
 
 def serve_until_told(plan: ServePlan) -> int:
@@ -92,8 +118,11 @@ async def _serve(plan: ServePlan) -> int:
     bell = StepBell()
     engine = plan.engine_process(bell)
     port: MetricsServer | None = None
+    tokens: asyncio.Future[None] | None = None
     try:
         address = server.bind()
+        if plan.token_file is not None:
+            tokens = asyncio.ensure_future(plan.token_file.watch(signals.reload, log))
         if metrics is not None and plan.metrics_listen is not None:
             port = metrics.start_http(plan.metrics_listen)
         if not await signals.before(asyncio.to_thread(engine.start)):
@@ -108,6 +137,8 @@ async def _serve(plan: ServePlan) -> int:
         finished = await signals.before(server.drain(plan.grace), second=True)
         return 0 if finished else INTERRUPTED
     finally:
+        if tokens is not None:
+            tokens.cancel()
         await server.stop()
         await asyncio.to_thread(engine.close)
         if port is not None:
@@ -123,14 +154,17 @@ def _say_ready(log: Any, engine: EngineProcess, address: str, metrics: str | Non
 
 
 class _Signals:
-    """SIGTERM and SIGINT as events: the first asks for a clean end, the second for one at once."""
+    """SIGTERM and SIGINT as events: the first asks for a clean end, the second for one at once. SIGHUP asks
+    for files to be read again."""
 
     def __init__(self) -> None:
         self.first = asyncio.Event()
         self._second = asyncio.Event()
+        self.reload = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._hear)
+        loop.add_signal_handler(signal.SIGHUP, self.reload.set)
 
     def _hear(self) -> None:
         (self._second if self.first.is_set() else self.first).set()

@@ -89,6 +89,8 @@ class Engine:
             events = scheduler.abort(answer) if isinstance(answer, Exception) else scheduler.commit(answer)
         if observer is not None:
             observer.ended(events)
+            if not self.scheduler.has_work:
+                self.scheduler = observer.idle(self.stats()) or self.scheduler
         return events
 
     def _execute(self, plan: StepPlan) -> StepOutput | Exception:

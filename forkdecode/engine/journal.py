@@ -3,22 +3,20 @@
 A journal holds token ids: of prompts, and of what was generated. It holds no text but stop strings
 and the vocabulary's bytes, which are needed to match them.
 
-Records are encoded in the engine's thread and written by another one, so that no step waits for the
-disk, unless PENDING_BYTES are waiting for it: then steps do wait, and no record is lost. Whatever was
-handed over survives the process's death once written, but not the machine's: nothing is fsynced.
+Records are encoded in the engine's thread and written by another one (journal_writer.py).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import threading
+import os
 import time
 import weakref
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import structlog
@@ -26,9 +24,12 @@ import structlog
 from forkdecode.calls.ranking import unranked
 from forkdecode.config import EngineConfig
 from forkdecode.engine.crossing import check_scorer
-from forkdecode.engine.journal_file import frame, open_to_append
+from forkdecode.engine.journal_file import frame, make_room, open_to_append
+from forkdecode.engine.journal_writer import PENDING_BYTES, JournalWriter
 from forkdecode.engine.observer import Phase
 from forkdecode.engine.plan_image import image_of
+from forkdecode.engine.rotation import HARD_LIMIT, Rotation
+from forkdecode.errors import InvalidRequestError
 from forkdecode.model.info import ModelInfo
 from forkdecode.results import EngineStats
 from forkdecode.scheduler.events import GroupEvent, GroupFailed, GroupFinished
@@ -40,8 +41,6 @@ from forkdecode.text.stop import StopAutomaton
 from forkdecode.text.token_bytes import TokenBytes
 from forkdecode.wire.records import CODEC
 
-PENDING_BYTES = 64 * 2**20
-"""Of records that wait for the disk before a step does."""
 _log = structlog.get_logger("forkdecode.engine")
 
 
@@ -85,18 +84,34 @@ class Journal:
     """An EngineObserver that writes a file; an existing journal goes on behind its last whole record.
 
     Should a record fail to be written, the engine runs on: the journal ends there, and the log says why.
-    Raises InvalidRequestError for a file of another kind, OSError for one that can't be written.
+    rotation: when another file is begun; never by default. Raises InvalidRequestError for a file of another
+    kind, OSError for one that can't be written.
     """
 
-    def __init__(self, path: Path, run: Run, pending_bytes: int = PENDING_BYTES) -> None:
-        self._writer = _Writer(open_to_append(path), pending_bytes)
+    def __init__(
+        self, path: Path, run: Run, pending_bytes: int = PENDING_BYTES, rotation: Rotation | None = None
+    ) -> None:
+        self._path = path
+        self._run = run
+        self._pending_bytes = pending_bytes
+        self._rotation = rotation
+        if rotation is not None and path.exists() and path.stat().st_size >= rotation.size:
+            open_to_append(path).close()  # what is no journal, or another's, stays where it is
+            make_room(path, rotation.keep)
+        self._begin()
+
+    def _begin(self) -> None:
+        """A run's first record. A file can be replayed by itself, so nothing is known of earlier ones."""
+        file = open_to_append(self._path)
+        self._size = os.fstat(file.fileno()).st_size
+        self._writer = JournalWriter(file, self._pending_bytes)
         self._automata: weakref.WeakKeyDictionary[StopAutomaton, int] = weakref.WeakKeyDictionary()
         self._numbers = 0
         self._tokens: TokenBytes | None = None
         self._began = time.monotonic()
         self._step = 0
         self._ended = False
-        self._writer.put(frame(run.payload()))
+        self._put(self._run.payload())
 
     def check(self, request: DecodeRequest) -> None:
         """A replay decides as the engine did, and has no function of the caller's to do it with."""
@@ -120,6 +135,10 @@ class Journal:
         self._write("tree", op)
 
     def planned(self, plan: StepPlan | None) -> None:
+        if self._rotation is not None and self._size >= HARD_LIMIT * self._rotation.size and not self._ended:
+            self._write("full")
+            self._ended = True
+            _log.warning("journal_full", file=str(self._path))
         self._step += 1
         image = None if plan is None else image_of(plan)
         self._write("plan", self._step, time.monotonic() - self._began, image)
@@ -132,6 +151,20 @@ class Journal:
 
     def ended(self, events: Sequence[GroupEvent]) -> None:
         self._write("events", summary(events))
+
+    def idle(self, stats: EngineStats) -> Scheduler | None:
+        if self._rotation is None or self._size < self._rotation.size:
+            return None
+        self.close(stats)
+        try:
+            make_room(self._path, self._rotation.keep)
+            self._run = dataclasses.replace(self._run, started=time.time())
+            self._begin()
+        except (OSError, InvalidRequestError):
+            self._rotation = None
+            _log.exception("journal_ended", record="rotation")
+            return None
+        return self._run.scheduler()
 
     def died(self, phase: Phase, error: BaseException) -> None:
         self._write("died", phase, type(error).__name__, str(error))
@@ -159,12 +192,17 @@ class Journal:
         if self._ended:
             return
         try:
-            self._writer.put(frame(CODEC.encode((kind, *parts))))
+            self._put(CODEC.encode((kind, *parts)))
         except Exception as error:
             # A journal with a gap proves nothing.
             self._ended = True
             _log.exception("journal_ended", record=kind)
-            self._writer.put(frame(CODEC.encode(("gap", kind, f"{type(error).__name__}: {error}"))))
+            self._put(CODEC.encode(("gap", kind, f"{type(error).__name__}: {error}")))
+
+    def _put(self, payload: bytes) -> None:
+        record = frame(payload)
+        self._size += len(record)
+        self._writer.put(record)
 
 
 def summary(events: Sequence[GroupEvent]) -> list[tuple[Any, ...]]:
@@ -184,60 +222,3 @@ def _last_words(event: GroupEvent) -> tuple[Any, ...]:
 
 def _checksum(token_ids: Sequence[int]) -> int:
     return zlib.crc32(np.array(token_ids, "<i8").data)
-
-
-class _Writer:
-    """Appends to a file in a thread of its own."""
-
-    def __init__(self, file: BinaryIO, limit: int) -> None:
-        self._file = file
-        self._limit = limit
-        self._chunks: list[bytes] = []
-        self._pending = 0
-        self._changed = threading.Condition()
-        self._closing = False
-        self._failed = False
-        self._thread = threading.Thread(target=self._run, name="forkdecode-journal", daemon=True)
-        self._thread.start()
-
-    def put(self, chunk: bytes) -> None:
-        """Hands over one record; waits while more than the limit is pending."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._pending < self._limit or self._failed)
-            if self._failed:
-                return
-            self._chunks.append(chunk)
-            self._pending += len(chunk)
-            self._changed.notify_all()
-
-    def close(self) -> None:
-        """Writes what is pending and closes the file. Idempotent."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
-        self._thread.join()
-        self._file.close()
-
-    def _run(self) -> None:
-        try:
-            while chunks := self._take():
-                data = memoryview(b"".join(chunks))
-                size = len(data)
-                while data:  # a raw write may be a short one
-                    data = data[self._file.write(data) :]
-                with self._changed:
-                    self._pending -= size
-                    self._changed.notify_all()
-        except OSError:
-            _log.exception("journal_ended", record="write")
-            with self._changed:
-                self._failed = True
-                self._chunks.clear()
-                self._changed.notify_all()
-
-    def _take(self) -> list[bytes]:
-        """What is pending; nothing once all is written and the writer closes."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._chunks or self._closing)
-            chunks, self._chunks = self._chunks, []
-            return chunks

@@ -10,6 +10,7 @@ takes what is whole. Damage anywhere else is told apart from that by the checksu
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import struct
 import zlib
@@ -119,6 +120,18 @@ def open_to_append(path: Path) -> BinaryIO:
         file.close()
         raise
     return file
+
+
+def make_room(path: Path, keep: int) -> None:
+    """Moves `path` to `path.1`, that to `path.2` and so on, and forgets what would be beyond `path.keep`.
+
+    Whoever writes `path` has closed it. Raises OSError.
+    """
+    names = [path, *(path.with_name(f"{path.name}.{number}") for number in range(1, keep + 1))]
+    names[-1].unlink(missing_ok=True)
+    for old, new in reversed(list(itertools.pairwise(names))):
+        if old.exists():
+            old.rename(new)
 
 
 def _lock(file: BinaryIO) -> None:

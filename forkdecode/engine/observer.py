@@ -8,6 +8,7 @@ from typing import Literal, Protocol, TypeAlias
 from forkdecode.results import EngineStats
 from forkdecode.scheduler.events import GroupEvent
 from forkdecode.scheduler.request import DecodeRequest, TreeOp
+from forkdecode.scheduler.scheduler import Scheduler
 from forkdecode.step import StepOutput, StepPlan
 
 Phase: TypeAlias = Literal["schedule", "execute", "commit"]
@@ -40,6 +41,10 @@ class EngineObserver(Protocol):
 
     def ended(self, events: Sequence[GroupEvent]) -> None:
         """The step is over."""
+
+    def idle(self, stats: EngineStats) -> Scheduler | None:
+        """After a step that left nothing to do. A scheduler to go on with, in which nothing is known of what
+        was before, or None to keep the present one."""
 
     def died(self, phase: Phase, error: BaseException) -> None:
         """The step loop cannot go on: an error that belongs to no request."""

@@ -27,8 +27,10 @@ from forkdecode.constraints.catalogues import Catalogues
 from forkdecode.constraints.continued import continued
 from forkdecode.constraints.grammar_tokens import special_names
 from forkdecode.constraints.maker import ConstraintMaker
+from forkdecode.engine.heartbeat import Heartbeat
 from forkdecode.engine.log import configure_logs
 from forkdecode.engine.port import Job, Sink
+from forkdecode.engine.rotation import Rotation
 from forkdecode.engine.start import build_engine
 from forkdecode.engine.thread import EngineThread
 from forkdecode.errors import ForkdecodeError, ModelLoadError
@@ -67,6 +69,7 @@ def main(descriptor: int) -> int:
     # A terminal's Ctrl-C and a service manager's SIGTERM reach both processes: the front end decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     configure_logs(sys.stderr)
     sock = socket.socket(fileno=descriptor)
     sock.set_inheritable(False)
@@ -101,12 +104,23 @@ def _serve(reader: FrameReader, outbox: Outbox, serving: threading.Event) -> Non
     start = None if first is None else CODEC.decode(first)
     if not isinstance(start, Start):
         raise ValueError("the first message starts the engine")
+    heart = Heartbeat(outbox, start.beat)
+    try:
+        _serve_model(start, reader, outbox, serving, heart)
+    finally:
+        heart.close()
+
+
+def _serve_model(
+    start: Start, reader: FrameReader, outbox: Outbox, serving: threading.Event, heart: Heartbeat
+) -> None:
     loaded = load(start.model, start.dtype, start.device, max_positions=start.max_positions)
     engine, capacity = build_engine(
         loaded,
         start.config,
         start.threads or len(os.sched_getaffinity(0)),
         journal=None if start.journal is None else Path(start.journal),
+        rotation=None if start.journal_size is None else Rotation(start.journal_size, start.journal_keep),
     )
     hello = Hello(
         loaded.info,
@@ -118,6 +132,7 @@ def _serve(reader: FrameReader, outbox: Outbox, serving: threading.Event) -> Non
     )
     outgoing = Outgoing(outbox)
     thread = EngineThread(engine, outgoing.flush)
+    heart.watch(thread)
     desk = Desk(thread, outgoing, Maker(loaded, _catalogues(loaded, start)))
     serving.set()
     outbox.put(CODEC.encode(hello))

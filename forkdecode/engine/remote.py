@@ -12,8 +12,10 @@ from typing import Any
 from forkdecode.checks import check_int, check_unicode, shown
 from forkdecode.config import DEFAULT_MODEL, MAX_THREADS, EngineConfig
 from forkdecode.engine.port import Job
+from forkdecode.engine.rotation import Rotation
 from forkdecode.engine.sizing import Capacity
 from forkdecode.engine.supervisor import EngineState, Supervisor
+from forkdecode.engine.watch import Patience
 from forkdecode.errors import invalid
 from forkdecode.model.info import ModelInfo
 from forkdecode.results import EngineStats
@@ -25,10 +27,12 @@ class EngineProcess:
     """An EnginePort. Call start() first. All methods may be called from any thread.
 
     model, dtype, device, max_positions: see model.loader.load. threads: torch's; None takes the cores
-    that the process may use. journal: a file that the process writes its step journal to. restart:
+    that the process may use. journal: a file that the process writes its step journal to; rotation:
+    when it moves on to another one (forkdecode.engine.rotation). restart:
     whether a process that dies is followed by another; its running requests end with EngineClosedError
-    in any case. catalogues: files by name. flush: called when the sinks have got all that a step reported,
-    in their thread; must not block. An EngineProcess that nobody refers to any more ends its process.
+    in any case. catalogues: files by name. patience: when a process is taken to hang, which ends it like a
+    crash. flush: called when the sinks have got all that a step reported, in their thread; must not block.
+    An EngineProcess that nobody refers to any more ends its process.
     """
 
     def __init__(
@@ -41,12 +45,15 @@ class EngineProcess:
         max_positions: int | None = None,
         config: EngineConfig | None = None,
         journal: Path | None = None,
+        rotation: Rotation | None = None,
         restart: bool = True,
         catalogues: Mapping[str, Path] | None = None,
+        patience: Patience | None = None,
         flush: Callable[[], None] = lambda: None,
     ) -> None:
         if not isinstance(model, (str, os.PathLike)) or not os.fspath(model):
             raise invalid("model", f"{shown(model)} is no model", "a name or a folder")
+        patience = patience or Patience()
         start = Start(
             model=check_unicode("model", os.fspath(model)),
             dtype=check_unicode("dtype", dtype),
@@ -57,8 +64,11 @@ class EngineProcess:
             scratch="",
             journal=None if journal is None else str(journal),
             catalogues=tuple((name, str(path)) for name, path in (catalogues or {}).items()),
+            journal_size=None if rotation is None else rotation.size,
+            journal_keep=0 if rotation is None else rotation.keep,
+            beat=patience.beat,
         )
-        self._supervisor = Supervisor(start, restart, flush)
+        self._supervisor = Supervisor(start, restart, flush, patience)
         self._thread = threading.Thread(
             target=self._supervisor.run, name="forkdecode-engine-process", daemon=True
         )

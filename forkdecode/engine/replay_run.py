@@ -243,6 +243,9 @@ class RunReplay:
     def _take_gap(self, kind: str, text: str) -> None:
         raise Broken("journal", kind, "a record", f"the writer could not encode it: {text}")
 
+    def _take_full(self) -> None:
+        self._ended = "full"
+
     def _take_end(self, stats: EngineStats) -> None:
         self._ended = "closed"
         got = self._scheduler.stats()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -55,6 +56,16 @@ class Child:
         message of ours."""
         data = self._reader.read()
         return None if data is None else CODEC.decode(data)
+
+    def has_said_more(self) -> bool:
+        """Whether something waits for receive(). From any thread, before end()."""
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def kill(self) -> None:
+        """Ends the process at once, a stopped one too; receive() then returns None. From any thread."""
+        self._process.kill()
 
     def hang_up(self) -> None:
         """Tells the process to end; receive() then returns None."""

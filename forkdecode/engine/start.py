@@ -16,6 +16,7 @@ import torch
 from forkdecode.config import EngineConfig
 from forkdecode.engine.core import Engine
 from forkdecode.engine.journal import Journal, Run
+from forkdecode.engine.rotation import Rotation
 from forkdecode.engine.sizing import Capacity, size_pool
 from forkdecode.engine.thread import EngineThread
 from forkdecode.model.info import DTYPE_BYTES, ModelInfo
@@ -62,9 +63,11 @@ def build_engine(
     decoder: Literal["auto", "generic"] = "auto",
     *,
     journal: Path | None = None,
+    rotation: Rotation | None = None,
 ) -> tuple[Engine, Capacity]:
     """An engine with its KV cache, ready for its first request. decoder: see Runner. journal: see
-    start_engine. Raises CapacityError, and what Journal raises."""
+    start_engine; rotation: when it moves on to another file. Raises CapacityError, and what Journal
+    raises."""
     info, dtype = loaded.info, getattr(torch, loaded.info.dtype)
     device = next(loaded.model.parameters()).device
     block_bytes = bytes_per_block(info, config.block_size, dtype)
@@ -97,7 +100,7 @@ def build_engine(
         version("forkdecode"),
         time.time(),
     )
-    observer = None if journal is None else Journal(journal, run)
+    observer = None if journal is None else Journal(journal, run, rotation=rotation)
     return Engine(run.scheduler(), runner, observer), capacity
 
 

@@ -1,4 +1,4 @@
-"""Keeps an engine process running, and tells everybody who waits for it when it dies. No torch here."""
+"""Keeps an engine process running, and tells everybody who waits for it when it dies. No torch."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from forkdecode.engine.crossing import crossing
 from forkdecode.engine.jobs import JobTable, tell
 from forkdecode.engine.port import Job
 from forkdecode.engine.spawn import Child
+from forkdecode.engine.watch import Patience, Watch
 from forkdecode.errors import (
     EngineClosedError,
     ForkdecodeError,
@@ -57,14 +58,14 @@ _log = structlog.get_logger("forkdecode.engine")
 
 class Supervisor:
     """What runs in the thread, and what the thread shares with callers. start: the first message to each
-    process, its scratch folder left open. flush: called in the thread when the sinks have got all that a
-    step reported. See EngineProcess for what its methods promise."""
+    process, its scratch folder left open. See EngineProcess for the rest, and for what methods promise."""
 
-    def __init__(self, start: Start, restart: bool, flush: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, start: Start, restart: bool, flush: Callable[[], None], patience: Patience) -> None:
         self.started: Future[Hello] = Future()
         self._start = start
         self._restart = restart
         self._flush = flush
+        self._patience = patience
         self._lock = threading.Lock()
         self._child: Child | None = None
         self._serving = False
@@ -190,15 +191,17 @@ class Supervisor:
             self._child = child
             if self._closed.is_set():
                 child.hang_up()
-        self._bury(child, self._listen(child, began))
+        with Watch(child, self._patience) as watch:
+            problem = self._listen(watch, began)
+        self._bury(child, watch.verdict or problem)
         return time.monotonic() - began > STEADY
 
-    def _listen(self, child: Child, began: float) -> Exception | None:
+    def _listen(self, watch: Watch, began: float) -> Exception | None:
         """Until the process hangs up. Returns what was wrong with it, if it said so."""
         try:
-            self._greet(child)
+            self._greet(watch)
             self._load_seconds = time.monotonic() - began
-            while (message := child.receive()) is not None:
+            while (message := watch.receive()) is not None:
                 self._hear(message)
         except ForkdecodeError as error:
             return error
@@ -206,9 +209,9 @@ class Supervisor:
             return UnavailableError(f"the engine process can't be understood: {error}")
         return None
 
-    def _greet(self, child: Child) -> None:
+    def _greet(self, watch: Watch) -> None:
         """Waits until the process serves. Raises what it failed with."""
-        hello = child.receive()
+        hello = watch.receive()
         if isinstance(hello, Failed):
             raise hello.error
         if hello is None:

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
@@ -91,6 +92,10 @@ class EngineThread:
         """stats(), for who doesn't want to wait. Raises EngineClosedError after close."""
         return self._loop.ask_stats()
 
+    def step_seconds(self) -> float:
+        """How long the step that runs now has taken; 0 between two. Asked from any thread."""
+        return self._loop.step_seconds()
+
     def wait(self) -> None:
         """Until the engine is closed, or has died."""
         self._thread.join()
@@ -112,6 +117,7 @@ class _Loop:
         self._jobs: dict[str, Job] = {}
         self._lock = threading.Lock()
         self._closed = False
+        self._step_began: float | None = None
 
     # -- in callers' threads ----------------------------------------------------------------------
 
@@ -137,6 +143,10 @@ class _Loop:
             self.inbox.put(_Stats(answer))
         return answer
 
+    def step_seconds(self) -> float:
+        began = self._step_began
+        return 0.0 if began is None else time.monotonic() - began
+
     def _check_open(self, request_id: str | None = None) -> None:
         if self._closed:
             raise EngineClosedError("the engine is closed", request_id=request_id)
@@ -148,7 +158,7 @@ class _Loop:
         reason: BaseException | None = None
         try:
             while self._serve_inbox():
-                self._deliver(self._engine.step() if self._engine.has_work else ())
+                self._deliver(self._step() if self._engine.has_work else ())
                 self._flush()
         except BaseException as error:
             reason = error
@@ -156,6 +166,13 @@ class _Loop:
         finally:
             self._shut(reason)
             self._flush()
+
+    def _step(self) -> Iterable[GroupEvent]:
+        self._step_began = time.monotonic()
+        try:
+            return self._engine.step()
+        finally:
+            self._step_began = None
 
     def _serve_inbox(self) -> bool:
         """Takes every waiting command; waits for one when there is nothing else to do."""

@@ -63,6 +63,17 @@ class TokenBook:
         self._entries = tuple(callers.items())
 
     @property
+    def size(self) -> int:
+        """How many there are."""
+        return len(self._entries)
+
+    def become(self, other: TokenBook) -> None:
+        """Takes the tokens of `other` instead of its own, which must not let anybody in. Calls that run go
+        on. From any thread."""
+        assert other.needs_token, "a server that asks for tokens goes on asking"
+        self._entries = other._entries
+
+    @property
     def needs_token(self) -> bool:
         """Whether anybody may call."""
         return bool(self._entries)

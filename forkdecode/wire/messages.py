@@ -18,6 +18,8 @@ class Start:
 
     threads None takes the cores that the process may use. scratch: a folder for files that the front
     end is to read. journal: where to write the step journal, or None. catalogues: names and files.
+    journal_size, journal_keep: see engine.journal.Rotation; no size: none. beat: seconds from one Beat to the
+    next.
     """
 
     model: str
@@ -29,6 +31,16 @@ class Start:
     scratch: str
     journal: str | None
     catalogues: tuple[tuple[str, str], ...] = ()
+    journal_size: int | None = None
+    journal_keep: int = 0
+    beat: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """The process lives, if only to load. step_seconds: how long its step has taken; 0 between two."""
+
+    step_seconds: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from forkdecode.config import EngineConfig
 from forkdecode.engine.core import Engine
 from forkdecode.engine.journal import Journal, Run
 from forkdecode.engine.journal_file import FORMAT, MAGIC, JournalReader, frame
+from forkdecode.engine.rotation import Rotation
 from forkdecode.scheduler.preemption import PreemptionCost
 from forkdecode.wire.records import CODEC
 from tests.scheduler.engines import VOCAB
@@ -19,12 +20,19 @@ from tests.scheduler.toy import ToyRunner
 START = MAGIC + FORMAT.to_bytes(4, "little")
 
 
-def journaled(path: Path, num_blocks: int = 4096, host_slots: int = 4096, **config: Any) -> Engine:
+def journaled(
+    path: Path,
+    num_blocks: int = 4096,
+    host_slots: int = 4096,
+    *,
+    rotation: Rotation | None = None,
+    **config: Any,
+) -> Engine:
     """toy_engine() that writes its journal to `path`."""
     settings = EngineConfig(**{"block_size": 4, "watermark": 0.0, **config})
     run = Run(settings, num_blocks, host_slots, PreemptionCost(1.0, 1.0), b"toy", None, "0", time.time())
     runner = ToyRunner(num_blocks, settings.block_size, host_slots, VOCAB)
-    return Engine(run.scheduler(), runner, Journal(path, run))
+    return Engine(run.scheduler(), runner, Journal(path, run, rotation=rotation))
 
 
 def records(path: Path) -> list[list[Any]]:

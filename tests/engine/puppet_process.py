@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 from pathlib import Path
 
 from forkdecode.model.info import ModelInfo
 from forkdecode.wire.frames import FrameReader, framed
-from forkdecode.wire.messages import AskStats, Hello, Start
+from forkdecode.wire.messages import AskStats, Beat, Hello, Start
 from forkdecode.wire.records import CODEC
 
 
@@ -28,6 +29,7 @@ def main(sock: socket.socket) -> None:
     lives.write_bytes(b"." * (number + 1))
     says = {
         "mute": b"",
+        "stops before it greets": b"",
         "garbage": b"GET / HTTP/1.1\r\n\r\n",
         "other version": framed(b"", b"another!"),
         "wrong word": framed(CODEC.encode(AskStats(1)), CODEC.schema),
@@ -36,6 +38,11 @@ def main(sock: socket.socket) -> None:
     sock.sendall(says.get(start.model, hello("model")))
     if start.model == "mute":
         os._exit(3)
+    if start.model.startswith("beats"):
+        seconds = 0.0 if "idle" in start.model else 1e6
+        sock.sendall(framed(CODEC.encode(Beat(seconds)), CODEC.schema) * 3)
+    if start.model == "stops before it greets":
+        os.kill(os.getpid(), signal.SIGSTOP)
     while (data := reader.read()) is not None:
         if start.model == "dies when asked":
             os._exit(4)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from forkdecode.engine.journal import _Writer
 from forkdecode.engine.journal_file import JournalReader, frame, open_to_append
+from forkdecode.engine.journal_writer import JournalWriter
 from forkdecode.errors import InvalidRequestError
 from forkdecode.types import Beam, CustomScorer, DiverseBeam, Sample
 from tests.engine.journals import START, journaled, records
@@ -153,7 +153,7 @@ class Stuck:
 
 def test_a_slow_disk_makes_steps_wait_and_loses_nothing() -> None:
     disk = Stuck()
-    writer = _Writer(disk, limit=100)  # type: ignore[arg-type]
+    writer = JournalWriter(disk, limit=100)  # type: ignore[arg-type]
     handed: list[int] = []
 
     def hand_over() -> None:
@@ -179,7 +179,7 @@ class Full(Stuck):
 
 
 def test_a_full_disk_ends_the_journal_not_the_engine() -> None:
-    writer = _Writer(Full(), limit=10)  # type: ignore[arg-type]
+    writer = JournalWriter(Full(), limit=10)  # type: ignore[arg-type]
     for _ in range(100):
         writer.put(b"x" * 10)
     writer.close()

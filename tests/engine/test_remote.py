@@ -21,6 +21,7 @@ from forkdecode.constraint_types import Regex
 from forkdecode.engine.port import EnginePort
 from forkdecode.engine.remote import EngineProcess
 from forkdecode.engine.start import start_engine
+from forkdecode.engine.watch import Patience
 from forkdecode.errors import (
     CancelledError,
     CapacityError,
@@ -276,6 +277,25 @@ def test_killed_under_load_it_serves_again(engine: EngineProcess, maker: Request
         result = outcome(one, again.events(names[0]))
         assert result.candidates == expected
         assert engine.pid != pid
+        wait_until_gone(pid)
+
+
+def test_stopped_it_is_ended_and_serves_again(folder: Path, maker: RequestMaker) -> None:
+    with started(folder, patience=Patience(silence=3.0)) as engine:
+        states, client, pid = States(engine), Client(engine), engine.pid
+        client.send(long(maker, "runs"))
+        client.boxes["runs"].get(timeout=60)
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        error = client.last("runs")
+        assert isinstance(error, EngineClosedError)
+        assert "said nothing for 3 seconds" in str(error)
+        assert error.retry_after == 1.0
+        states.wait_for("down")
+        states.wait_for("serving")
+        one = prepared(maker, Greedy(), "again", max_tokens=3)
+        client.send(one)
+        assert len(outcome(one, client.events("again")).candidates) == 1
         wait_until_gone(pid)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import time
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 
 from forkdecode.engine.port import Job
 from forkdecode.engine.remote import EngineProcess
-from forkdecode.errors import CapacityError, EngineClosedError, UnavailableError
+from forkdecode.engine.watch import Patience
+from forkdecode.errors import CapacityError, EngineClosedError, InvalidRequestError, UnavailableError
 from forkdecode.scheduler.request import DecodeRequest
 from forkdecode.step import ProcessorSpec
 from forkdecode.types import Greedy, Options
@@ -80,6 +82,56 @@ def test_without_restart_it_stays_down() -> None:
     assert heard[0].retry_after is None
     with pytest.raises(UnavailableError):
         engine.submit([Job(request(), heard.append)])
+
+
+@pytest.mark.parametrize(
+    ("model", "patience", "says"),
+    [
+        ("silent", Patience(silence=0.2), "it said nothing for 0.2 seconds"),
+        ("beats, idle", Patience(silence=0.2), "it said nothing for 0.2 seconds"),
+        ("beats", Patience(step=60), "a step took more than 60 seconds"),
+    ],
+)
+def test_a_process_that_hangs_is_ended_like_one_that_dies(model: str, patience: Patience, says: str) -> None:
+    engine, heard = EngineProcess(model, patience=patience), []
+    states = States(engine)
+    engine.start()
+    first = engine.pid
+    with contextlib.suppress(UnavailableError):  # it may be down already
+        engine.submit([Job(request(), heard.append)])
+    states.wait_for("down")
+    states.wait_for("serving")
+    engine.close()
+    if first is not None:
+        wait_until_gone(first)
+    for error in heard:
+        assert type(error) is EngineClosedError
+        assert says in str(error)
+        assert error.retry_after == 1.0
+
+
+def test_a_process_that_hangs_before_its_first_word_is_an_error_of_start() -> None:
+    engine = EngineProcess("stops before it greets", patience=Patience(silence=0.1, step=0.2))
+    with pytest.raises(UnavailableError, match=r"said nothing for 0\.2 seconds"):
+        engine.start()
+
+
+def test_a_process_is_given_time_by_the_words_that_it_says() -> None:
+    """Beats of a step within its limit keep the process, and reach nobody."""
+    engine = EngineProcess("beats, idle", patience=Patience(silence=60))
+    engine.start()
+    pid = engine.pid
+    with pytest.raises(CapacityError):
+        engine.submit([Job(request(max_tokens=5000), print)])
+    assert engine.pid == pid
+    engine.close()
+
+
+@pytest.mark.parametrize("field", ["silence", "step"])
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), "1", None, True])
+def test_patience_is_a_finite_number_above_0(field: str, value: Any) -> None:
+    with pytest.raises(InvalidRequestError, match=f"{field}: .*finite numbers above 0"):
+        Patience(**{field: value})
 
 
 def test_nonsense_from_a_process_ends_it() -> None:
