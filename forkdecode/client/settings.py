@@ -11,6 +11,7 @@ import grpc
 
 from forkdecode.checks import check_float, check_int, check_unicode, keep, shown
 from forkdecode.client.forks import GRPC
+from forkdecode.client.pem import check_certificates, check_pair
 from forkdecode.errors import invalid
 
 Pem: TypeAlias = str | os.PathLike[str] | bytes
@@ -27,7 +28,8 @@ _OPTIONS = (
     ("grpc.enable_retries", 0),
     # A connection that failed is tried again about as soon as a call is.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # What one attempt may take, in spite of its name: TLS over a long way to a busy server needs seconds.
+    ("grpc.min_reconnect_backoff_ms", 10_000),
     ("grpc.max_reconnect_backoff_ms", 5000),
 )
 
@@ -50,6 +52,9 @@ class Tls:
         if (self.cert is None) != (self.key is None):
             missing = "key" if self.key is None else "cert"
             raise invalid(missing, "is missing", "cert and key together, or neither")
+        # Of what is wrong within them gRPC says no more than that the server can't be reached.
+        check_certificates("ca", self.ca)
+        check_pair(self.cert, self.key)
 
     def credentials(self) -> grpc.ChannelCredentials:
         """As gRPC wants them."""

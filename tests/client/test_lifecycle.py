@@ -12,6 +12,12 @@ from typing import Any
 
 import pytest
 import trustme
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from forkdecode import (
     LLM,
@@ -312,14 +318,50 @@ def test_settings(settings: dict[str, Any], field: str) -> None:
 
 
 def test_tls_settings(tmp_path: Path) -> None:
+    one, two = (trustme.CA().issue_cert("me@example.org") for _ in range(2))
+    cert, key = one.cert_chain_pems[0].bytes(), one.private_key_pem.bytes()
+    other = two.private_key_pem.bytes()
+    locked = load_pem_private_key(key, None).private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")
+    )
     for settings, field in (
         ({"ca": tmp_path / "nothing"}, "ca"), ({"ca": 5}, "ca"), ({"ca": b"x"}, "ca"),
+        ({"ca": PEM}, "ca"), ({"ca": PEM + b"\n!!!\n-----END CERTIFICATE-----\n"}, "ca"), ({"ca": key}, "ca"),
         ({"cert": PEM}, "key"), ({"key": PEM}, "cert"),
+        ({"cert": PEM, "key": key}, "cert"), ({"cert": key, "key": key}, "cert"),
+        ({"cert": cert, "key": PEM}, "key"), ({"cert": cert, "key": cert}, "key"),
+        ({"cert": cert, "key": other}, "key"), ({"cert": cert, "key": locked}, "key"),
     ):  # fmt: skip
         with pytest.raises(InvalidRequestError) as caught:
             Tls(**settings)  # type: ignore[arg-type]
         assert caught.value.field == field
-    assert "secret" not in repr(Tls(cert=PEM, key=PEM + b"secret"))
+        assert str(caught.value).startswith(f"{field}: ")
+    assert "PRIVATE" not in repr(Tls(cert=cert, key=key))
+
+
+def test_a_connection_may_take_its_time(server: Running) -> None:
+    """A long way, or a busy server: the first words come late, and one attempt is enough."""
+    late = 0.4  # seconds
+    host, _, port = server.address.rpartition(":")
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection(host, int(port))
+        await asyncio.sleep(late)
+
+        async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+            while data := await source.read(2**16):
+                sink.write(data)
+            sink.close()
+
+        await asyncio.gather(pump(reader, back), pump(there, writer), return_exceptions=True)
+
+    async def ask() -> tuple[int, ...]:
+        relays = await asyncio.start_server(relay, "127.0.0.1", 0)
+        address = f"127.0.0.1:{relays.sockets[0].getsockname()[1]}"
+        async with AsyncClient(address, retries=0) as client:
+            return await client.tokenize("a")
+
+    assert asyncio.run(ask())
 
 
 def test_a_timeout_of_a_call(client: Client) -> None:
