@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from forkdecode.kv.forest_items import Items, ItemShape, ListedItems, cut_items, list_items
-from forkdecode.kv.group_forest import GroupForest, GroupNodes, group_nodes, trunk_forest
+from forkdecode.kv.group_forest import GroupNodes, StepRows, group_nodes
+from forkdecode.kv.prefix_forest import SortedRows, sorted_rows
 from forkdecode.step import I32, I64, DecodeRows, QuerySegment
 
 INVARIANT_SPLIT = 256
@@ -74,7 +75,7 @@ class ForestPlanner:
     def __init__(self, shape: ItemShape, *, window: int | None = None, invariant: bool = False) -> None:
         self._shape = replace(shape, split_tokens=INVARIANT_SPLIT) if invariant else shape
         self._window = window
-        self._forests: dict[int, tuple[I32, GroupForest]] = {}
+        self._sorted: dict[int, tuple[I32, SortedRows]] = {}
         self._last: tuple[_Step, GroupNodes, Items, ListedItems, ForestPlan] | None = None
 
     def plan(
@@ -90,12 +91,11 @@ class ForestPlanner:
         rows = np.array([len(g.tails) for g in groups], np.int64)
         starts = np.array([g.token_start for g in groups], np.int64)
         contexts = np.array([g.context_len for g in groups], np.int64)
-        order, shared = trunk_forest([g.trunk for g in groups], self._shape)
-        forests = self._group_forests(groups)
-        nodes = group_nodes(groups, order, shared, forests, counts * rows, self._shape)
+        ordered = StepRows.of(groups, self._sorted_rows(groups), self._shape)
+        nodes = group_nodes(groups, ordered, counts, self._shape)
         if self._window is not None:
             nodes = nodes.seen_from(contexts - counts - self._window + 1)
-        queries, positions = _queries(starts, rows, counts, contexts, order, forests, num_tokens)
+        queries, positions = _queries(starts, counts, contexts, ordered, num_tokens)
         items = cut_items(nodes, contexts, self._shape)
         listed = list_items(items, queries, num_tokens, self._shape)
         blocks = [a.ravel() for g in groups for a in (g.trunk, g.tails)]
@@ -125,15 +125,19 @@ class ForestPlanner:
         read: I64 = contexts - np.maximum(contexts - self._window, 0) // size * size
         return read
 
-    def _group_forests(self, groups: Sequence[DecodeRows]) -> list[GroupForest]:
+    def _sorted_rows(self, groups: Sequence[DecodeRows]) -> list[SortedRows]:
         """Of each group's tails; those of unchanged tables are kept."""
-        kept: dict[int, tuple[I32, GroupForest]] = {}
+        before, kept = self._sorted, {}
+        fresh = []
         for g in groups:
-            known = self._forests.get(id(g.tails))
-            if known is None or known[0] is not g.tails:
-                known = (g.tails, GroupForest.of(g.tails, self._shape))
-            kept[id(g.tails)] = known
-        self._forests = kept
+            known = before.get(id(g.tails))
+            if known is not None and known[0] is g.tails:
+                kept[id(g.tails)] = known
+            else:
+                fresh.append(g.tails)
+        for tails, rows in zip(fresh, sorted_rows(fresh), strict=True):
+            kept[id(tails)] = (tails, rows)
+        self._sorted = kept
         return [kept[id(g.tails)][1] for g in groups]
 
     def _grown(self, decodes: tuple[DecodeRows, ...]) -> ForestPlan:
@@ -176,25 +180,15 @@ def _as_rows(segment: QuerySegment, block_size: int) -> DecodeRows:
     return DecodeRows(segment.token_start, used[:full], used[None, full:], end)
 
 
-def _queries(
-    starts: I64,
-    rows: I64,
-    counts: I64,
-    contexts: I64,
-    order: I64,
-    forests: Sequence[GroupForest],
-    num_tokens: int,
-) -> tuple[I32, I32]:
+def _queries(starts: I64, counts: I64, contexts: I64, rows: StepRows, num_tokens: int) -> tuple[I32, I32]:
     """Query tokens in the forest's order, and the position of every token."""
     positions = np.zeros(num_tokens, np.int32)
-    parts: list[I64] = []
-    for g in order.tolist():
-        if counts[g] == 1:
-            own = starts[g] + forests[g].order
-            positions[own] = contexts[g] - 1
-        else:
-            own = starts[g] + np.arange(counts[g])
-            positions[own] = contexts[g] - counts[g] + np.arange(counts[g])
-        parts.append(own)
-    flat = np.concatenate(parts).astype(np.int32)
-    return flat, positions
+    queries, group = starts.take(rows.group) + rows.row, rows.group
+    first = (contexts - counts).take(group)
+    if (counts > 1).any():
+        each = counts.take(group)
+        ends = each.cumsum()
+        offset = np.arange(int(ends[-1])) - (ends - each).repeat(each)
+        queries, first = queries.repeat(each) + offset, first.repeat(each) + offset
+    positions[queries] = first
+    return queries.astype(np.int32), positions

@@ -1,4 +1,4 @@
-"""The nodes of a step: what groups share of their trunks, and what rows share of their tails."""
+"""The nodes of a step: what groups share of their trunks, and rows of their tails, in one forest."""
 
 from __future__ import annotations
 
@@ -8,35 +8,42 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from forkdecode.kv.forest_items import ItemShape
-from forkdecode.kv.prefix_forest import Nodes, internal_nodes, leaf_nodes, sorted_rows
-from forkdecode.step import I32, I64, DecodeRows
+from forkdecode.kv.prefix_forest import SortedRows, internal_nodes, leaf_nodes
+from forkdecode.step import I32, I64, Bools, DecodeRows
 
 
 @dataclass(frozen=True, slots=True)
-class GroupForest:
-    """How the rows of one group share their tails [R, C].
+class StepRows:
+    """All rows of a step, sharers beside each other.
 
-    order [R]: rows, sharers beside each other. nodes: over the order; source [nodes]: a row of each.
-    common: leading columns that are the same in all rows; these are in no node.
+    order [groups]: an order of groups. group, row [n]: of each row its group, and its row of that group's
+    tails. begins [groups + 1]: where the groups of the order begin. shared [n + 1]: blocks that each row
+    has in common with the one before it, -1 at both ends.
     """
 
     order: I64
-    nodes: Nodes
-    source: I64
-    common: int
+    group: I64
+    row: I64
+    begins: I64
+    shared: I64
 
     @staticmethod
-    def of(tails: I32, shape: ItemShape) -> GroupForest:
-        rows, columns = tails.shape
-        order, shared = sorted_rows(tails)
-        ones = np.ones(rows, np.int64)
-        inner, shared = internal_nodes(shared, ones, shape.block_size, shape.group)
-        leaves = leaf_nodes(shared, ones * columns)
-        table = np.concatenate([inner.table, leaves.table], 1)
-        whole = (table[0] == 0) & (table[1] == rows) & (table[2] == 0)
-        common = int(table[3].max(initial=0, where=whole))
-        nodes = Nodes(table.compress(~whole, 1))
-        return GroupForest(order, nodes, order[nodes.first], common)
+    def of(groups: Sequence[DecodeRows], rows: Sequence[SortedRows], shape: ItemShape) -> StepRows:
+        order, between = trunk_forest([g.trunk for g in groups], shape)
+        ordered = order.tolist()
+        counts = np.array([len(g.tails) for g in groups], np.int64)[order]
+        trunks = np.array([len(g.trunk) for g in groups], np.int64)[order]
+        begins = np.concatenate([[0], counts.cumsum()])
+        shared = np.concatenate([piece for g in ordered for piece in (_GAP, rows[g].shared)] + [_GAP])
+        shared[:-1] += trunks.repeat(counts)
+        shared[begins] = between
+        return StepRows(
+            order,
+            order.repeat(counts),
+            np.concatenate([rows[g].order for g in ordered]),
+            begins,
+            shared,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +87,8 @@ class GroupNodes:
 
 
 def trunk_forest(trunks: Sequence[I32], shape: ItemShape) -> tuple[I64, I64]:
-    """An order of groups in which those that share trunk blocks are neighbours, and how many, as of
-    prefix_forest.sorted_rows. With fixed splits, down to a multiple of these."""
+    """An order of groups in which those that share trunk blocks are neighbours, and how many each of the
+    order shares with the one before it, -1 at both ends. With fixed splits, down to a multiple of these."""
     n = len(trunks)
     shared = np.zeros(n + 1, np.int64)
     shared[[0, -1]] = -1
@@ -100,50 +107,43 @@ def trunk_forest(trunks: Sequence[I32], shape: ItemShape) -> tuple[I64, I64]:
     return np.array(order), shared
 
 
-def group_nodes(
-    groups: Sequence[DecodeRows],
-    order: I64,
-    shared: I64,
-    forests: Sequence[GroupForest],
-    queries: I64,
-    shape: ItemShape,
-) -> GroupNodes:
-    """The nodes of all groups. queries [groups]: how many query tokens each has."""
+def group_nodes(groups: Sequence[DecodeRows], rows: StepRows, queries: I64, shape: ItemShape) -> GroupNodes:
+    """The nodes of all groups. queries [groups]: query tokens of each of their rows."""
     trunk = np.array([len(g.trunk) for g in groups], np.int64)
-    sizes = np.array([g.tails.size for g in groups], np.int64) + trunk
     columns = np.array([g.tails.shape[1] for g in groups], np.int64)
+    sizes = np.array([g.tails.size for g in groups], np.int64) + trunk
     flat = np.cumsum(sizes) - sizes
-    own_queries = queries[order]
-    inner, shared = internal_nodes(
-        shared, own_queries, shape.block_size, shape.group, fold=shape.split_tokens is None
-    )
-    # A group's common tail columns go on where its trunk ends, in the flat list too.
-    common = np.array([f.common for f in forests], np.int64)
-    leaves = leaf_nodes(shared, (trunk + common)[order])
-    at = np.concatenate([[0], np.cumsum(own_queries)])
-    of_query = np.empty(len(groups), np.int64)
-    of_query[order] = at[:-1]
-    rank = np.empty(len(groups), np.int64)
-    rank[order] = np.arange(len(groups))
+    own = queries.take(rows.group)
+    at = np.concatenate([[0], np.cumsum(own)])
+    rank = np.arange(len(groups)).repeat(np.diff(rows.begins))
 
+    def may_fold(boundary: I64, first: I64, last: I64) -> Bools:
+        """Rows of a group, where all of it is not one node: what all read lies in one place alone, beside the
+        trunk. And groups, but with fixed splits: a group's nodes must not depend on its batch."""
+        own = rank.take(boundary)
+        begin, end = rows.begins.take(own), rows.begins.take(own + 1)
+        within: Bools = (first >= begin) & (last <= end) & (last - first < end - begin)
+        return within if shape.split_tokens is not None else within | (boundary == begin)
+
+    inner, shared = internal_nodes(rows.shared, own, shape.block_size, shape.group, may_fold)
+    leaves = leaf_nodes(shared, (trunk + columns).take(rows.group))
     first, last, begin, end = np.concatenate([inner.table, leaves.table], 1)
-    owner = order[first]
-    upper = (at[first], at[last] - at[first], flat[owner] + begin, begin, end, owner, first, last)
-
-    below = np.repeat(np.arange(len(groups)), [len(f.source) for f in forests])
-    first, last, begin, end = np.concatenate([f.nodes.table for f in forests], 1)
-    source = np.concatenate([f.source for f in forests])
-    behind = trunk[below]
-    lower = (
-        of_query[below] + first,
-        last - first,
-        flat[below] + behind + source * columns[below] + begin,
-        behind + begin,
-        behind + end,
-        below,
-        rank[below],
-        rank[below] + 1,
+    owner, behind = rows.group.take(first), trunk.take(rows.group.take(first))
+    # A group's first row lies behind its trunk: there what all rows share goes on.
+    place = begin + np.where(begin < behind, 0, rows.row.take(first) * columns.take(owner))
+    table = np.stack(
+        [
+            at.take(first),
+            at.take(last) - at.take(first),
+            flat.take(owner) + place,
+            begin * shape.block_size,
+            end * shape.block_size,
+            owner,
+            rank.take(first),
+            rank.take(last - 1) + 1,
+        ]
     )
-    table = np.concatenate([np.stack(upper), np.stack(lower)], 1)
-    table[3:5] *= shape.block_size
-    return GroupNodes(table.take(np.argsort(table[3], kind="stable"), 1), order, shape.block_size)
+    return GroupNodes(table.take(np.argsort(begin, kind="stable"), 1), rows.order, shape.block_size)
+
+
+_GAP = np.zeros(1, np.int64)

@@ -275,21 +275,52 @@ def test_segments_do_not_count_as_decode_reads() -> None:
     assert plan.node_tokens == 4 + 2 + 2
 
 
-@pytest.mark.parametrize(("trunk", "columns"), [(156, 4), (100, 60)])
-def test_planning_is_fast(trunk: int, columns: int) -> None:
-    """512 rows of 160 blocks. The bound is generous, for busy machines: it catches a loop over rows."""
-    rng = np.random.default_rng(0)
-    names = Names(rng)
-    tails = np.empty((512, 0), np.int32)
-    for _ in range(columns):
-        tails = np.column_stack([tails[rng.integers(0, 512, 512)], rng.permutation(512).astype(np.int32)])
-    decodes = [
-        DecodeRows(0, names.take(trunk), tails + 20_000 * np.arange(columns, dtype=np.int32), 160 * 16)
-    ]
+def least_time(decodes: list[DecodeRows], rows: int) -> float:
+    """Seconds of the thread that a fresh plan takes."""
     shape = ItemShape(16, (4, 16), 4, 8, 132)
     times = []
     for _ in range(9):
-        begin = time.perf_counter()
-        ForestPlanner(shape).plan([], decodes, 512)
-        times.append(time.perf_counter() - begin)
-    assert min(times) < 5e-3
+        begin = time.thread_time()
+        ForestPlanner(shape).plan([], decodes, rows)
+        times.append(time.thread_time() - begin)
+    return min(times)
+
+
+def forked_tails(rng: np.random.Generator, rows: int, columns: int, first: int) -> np.ndarray:
+    """Rows that have forked at each of their columns, blocks from `first` on."""
+    tails = np.empty((rows, 0), np.int32)
+    for column in range(columns):
+        fresh = rng.permutation(rows).astype(np.int32) + first + column * rows
+        tails = np.column_stack([tails[rng.integers(0, rows, rows)], fresh])
+    return tails.astype(np.int32)
+
+
+@pytest.mark.parametrize(("trunk", "columns"), [(156, 4), (100, 60)])
+def test_planning_is_fast(trunk: int, columns: int) -> None:
+    """512 rows of 160 blocks. The bound is generous, for busy machines: it catches a loop over rows."""
+    tails = forked_tails(np.random.default_rng(0), 512, columns, 1000)
+    decodes = [DecodeRows(0, np.arange(trunk, dtype=np.int32), tails, 160 * 16)]
+    assert least_time(decodes, 512) < 5e-3
+
+
+def test_many_small_groups_are_planned_together() -> None:
+    """256 beams of 8. The bound catches what is done group by group, which takes 30 ms and more."""
+    rng, decodes = np.random.default_rng(0), []
+    for group in range(256):
+        trunk = 100_000 + group * 20 + np.arange(20, dtype=np.int32)
+        decodes.append(DecodeRows(8 * group, trunk, forked_tails(rng, 8, 3, 24 * group), 23 * 16))
+    assert least_time(decodes, 2048) < 15e-3
+
+
+def test_groups_that_share_too_little_to_read_it_once_read_their_own_trunks() -> None:
+    """A row, and two rows of another group, behind one shared block: folded, and the two go on as a node."""
+    first = np.array([7], np.int32)
+    decodes = [
+        DecodeRows(0, first, np.array([[1]], np.int32), 2),
+        DecodeRows(1, first, np.array([[2], [3]], np.int32), 2),
+    ]
+    shape = replace(SHAPE, block_size=1)
+    plan = ForestPlanner(shape).plan([], decodes, 3)
+    check_plan(plan, [], decodes, 3, 1, SHAPE.tile_queries)
+    assert plan.node_tokens == 2 + 1 + 1 + 1
+    assert ForestPlanner(replace(shape, group=0)).plan([], decodes, 3).node_tokens == 1 + 1 + 1 + 1
