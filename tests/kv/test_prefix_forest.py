@@ -38,9 +38,7 @@ def test_each_table_is_sorted_by_its_rows(tables: list[I32]) -> None:
     for table, found in zip(tables, sorted_rows(tables), strict=True):
         order = sorted(range(len(table)), key=lambda row: (table[row].tolist(), row))
         assert found.order.tolist() == order
-        assert found.shared.tolist() == [
-            common(table[a], table[b]) for a, b in pairwise(order)
-        ]
+        assert found.shared.tolist() == [common(table[a], table[b]) for a, b in pairwise(order)]
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=30))
