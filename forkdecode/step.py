@@ -195,8 +195,8 @@ class SelectionResult:
     selection_logprobs [N]: after processors (Draw: of the distribution drawn from; TopK: processed
     log_softmax, not renormalised; Gather: the raw ones again). scores [N]: base + selection_logprob
     for TopK, else zeros.
-    error: why this group failed, in which case the arrays are empty. ended [N]: which candidates end
-    because their constraint is complete; None for none.
+    error: why this group failed, in which case the arrays are empty; field: the option at fault, where one
+    is. ended [N]: which candidates end because their constraint is complete; None for none.
     """
 
     group_id: int
@@ -208,12 +208,13 @@ class SelectionResult:
     top: TopLogprobs | None = None
     error: str | None = None
     ended: Bools | None = None
+    field: str | None = None
 
     @staticmethod
-    def failed(group_id: int, error: str) -> SelectionResult:
+    def failed(group_id: int, error: str, field: str | None = None) -> SelectionResult:
         none = np.empty(0, np.float32)
         return SelectionResult(
-            group_id, np.empty(0, np.int32), np.empty(0, np.int64), none, none, none, None, error
+            group_id, np.empty(0, np.int32), np.empty(0, np.int64), none, none, none, None, error, field=field
         )
 
 

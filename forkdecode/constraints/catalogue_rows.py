@@ -68,7 +68,8 @@ class CatalogueRows:
         nodes = step_down(catalogue.tokens, catalogue.offsets, self.nodes, parents, tokens)
         gone = np.flatnonzero(nodes < 0)
         if len(gone) and not self._end(self.nodes[parents[gone]], tokens[gone]):
-            raise GroupFailedError(f"one of the tokens {tokens[gone].tolist()} continues no item")
+            problem = f"one of the tokens {tokens[gone].tolist()} continues no item"
+            raise GroupFailedError(problem, field="constraint")
         return CatalogueRows(self.constraint, nodes)
 
     def _end(self, nodes: NDArray[np.int64], tokens: NDArray[np.int64]) -> bool:

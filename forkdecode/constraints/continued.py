@@ -42,16 +42,23 @@ def continued(constraint: Constraint, prompt: I64, start: int | None) -> Constra
 def standing(constraint: Constraint, tokens: I64, *, known: int = 0, ends: Container[int] = ()) -> Standing:
     """How the constraint stands after `tokens`, of which the first `known` are known to be allowed and to
     end nothing. ends: end-of-sequence ids. Raises GroupFailedError when the constraint fails; may wait."""
+    return progress(constraint, tokens, known=known, ends=ends)[0]
+
+
+def progress(
+    constraint: Constraint, tokens: I64, *, known: int = 0, ends: Container[int] = ()
+) -> tuple[Standing, int]:
+    """standing(), and how many of the tokens come before the first that may not be where it is."""
     rows = Continued(constraint, tokens[:known]).rows()
     for at in range(known, len(tokens)):
         token = int(tokens[at])
         is_last = _ends(rows.allowed().get(), token)
         if is_last is None:
-            return "broken"
+            return "broken", at
         if is_last or token in ends:
-            return "complete" if at + 1 == len(tokens) else "broken"
+            return ("complete" if at + 1 == len(tokens) else "broken"), at + 1
         rows = rows.next(_SAME, tokens[at : at + 1])
-    return "open"
+    return "open", len(tokens)
 
 
 def _ends(allowed: Allowed, token: int) -> bool | None:

@@ -126,7 +126,7 @@ class GrammarRows:
         try:
             return self._words.result()
         except CancelledError:
-            raise GroupFailedError("constraint: the engine was closed") from None
+            raise _closed() from None
 
     def next(self, parents: NDArray[np.int32], tokens: NDArray[np.int64]) -> GrammarRows:
         """Rows whose matchers and masks a worker makes."""
@@ -140,7 +140,9 @@ class GrammarRows:
         try:
             self._constraint.workers.jobs.submit(self._work, make)
         except RuntimeError:  # the executor was shut down
-            self._words.set_exception(GroupFailedError("constraint: the engine was closed"))
+            self._words.set_exception(
+                GroupFailedError("constraint: the engine was closed", field="constraint")
+            )
 
     def begin(self) -> list[LLMatcher]:
         """The matchers of rows that are the first of their group."""
@@ -230,6 +232,10 @@ def masks(compiled: Compiled, matchers: Sequence[LLMatcher], rows: LLExecutor | 
     return words
 
 
+def _closed() -> GroupFailedError:
+    return GroupFailedError("constraint: the engine was closed", field="constraint")
+
+
 def failed(compiled: Compiled, matcher: LLMatcher) -> GroupFailedError:
     """The error of a matcher, in plain words."""
-    return GroupFailedError(f"constraint: {compiled.plain_error(matcher.get_error())}")
+    return GroupFailedError(f"constraint: {compiled.plain_error(matcher.get_error())}", field="constraint")

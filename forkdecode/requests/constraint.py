@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from forkdecode.allowed import Constraint
-from forkdecode.constraints.continued import continued, standing
+from forkdecode.constraints.continued import continued, progress
 from forkdecode.constraints.items import check_lengths
 from forkdecode.constraints.maker import ConstraintMaker, ends_by_eos
 from forkdecode.errors import invalid
@@ -30,10 +30,12 @@ def resolve_constraint(
         check_lengths(constraint, options.min_tokens, options.max_tokens)
     if not forced:
         return constraint
-    stands = standing(constraint, np.array(forced, np.int64), ends=frozenset(np.concatenate(ends).tolist()))
+    eos = frozenset(np.concatenate(ends).tolist())
+    stands, at = progress(constraint, np.array(forced, np.int64), ends=eos)
     if stands == "broken":
         name = "constraint" if options.prefix_allowed_tokens_fn is None else "prefix_allowed_tokens_fn"
-        raise invalid("forced_prefix", f"is not allowed by {name}", f"what {name} begins with")
+        problem = f"token {forced[at]} at {at} is not allowed by {name}"
+        raise invalid("forced_prefix", problem, f"what {name} begins with")
     if stands == "complete" and len(forced) < options.min_tokens:
         problem = f"completes the constraint after {len(forced)} tokens"
         raise invalid("forced_prefix", problem, f"nothing that ends before min_tokens={options.min_tokens}")

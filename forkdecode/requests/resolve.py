@@ -269,9 +269,11 @@ class Resolver:
         last = len(spec.forced_prefix) - 1
         for position, token in enumerate(spec.forced_prefix):
             if spec.allowed_token_ids is not None and token not in spec.allowed_token_ids:
-                raise invalid("forced_prefix", f"token {token} is not in allowed_token_ids", "allowed tokens")
+                problem = f"token {token} at {position} is not in allowed_token_ids"
+                raise invalid("forced_prefix", problem, "allowed tokens")
             if token in banned:
-                raise invalid("forced_prefix", f"token {token} is one of bad_words", "tokens not banned")
+                problem = f"token {token} at {position} is one of bad_words"
+                raise invalid("forced_prefix", problem, "tokens not banned")
             if token in ends and (position < last or position < spec.min_tokens):
                 raise invalid(
                     "forced_prefix",

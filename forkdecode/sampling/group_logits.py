@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from forkdecode.sampling.allowed import apply_allowed, is_masked
 from forkdecode.sampling.processors import RowHistory, apply_processors
-from forkdecode.step import SelectionRequest
+from forkdecode.step import SelectionRequest, SelectionResult
 from forkdecode_kernels.logsumexp import float_rows
 
 CHUNK_BYTES = 16 << 20
@@ -65,10 +65,12 @@ def where(request: SelectionRequest) -> str:
     return f"at generated token {request.num_generated + 1}"
 
 
-def nothing_legal(request: SelectionRequest) -> str:
-    """The error of a group of which a row, or all of a beam, can't go on."""
-    beside = "" if request.allowed is None else ", under the constraint and the other options"
-    return f"no legal token {where(request)}{beside}"
+def dead_end(request: SelectionRequest) -> SelectionResult:
+    """Of a group of which a row, or all of a beam, can't go on."""
+    free = request.allowed is None
+    beside = "" if free else ", under the constraint and the other options"
+    field = None if free else "constraint"
+    return SelectionResult.failed(request.group_id, f"no legal token {where(request)}{beside}", field)
 
 
 def processed_chunks(

@@ -13,8 +13,8 @@ from forkdecode import lineage
 from forkdecode.sampling.allowed import ended
 from forkdecode.sampling.group_logits import (
     Chunk,
+    dead_end,
     group_rows,
-    nothing_legal,
     processed_chunks,
     raw_logprobs,
     where,
@@ -172,7 +172,7 @@ def _results(
         if (status == NOT_FINITE).any():
             results.append(SelectionResult.failed(request.group_id, f"non-finite logits {where(request)}"))
         elif (status == NO_TOKEN).any():
-            results.append(SelectionResult.failed(request.group_id, nothing_legal(request)))
+            results.append(dead_end(request))
         else:
             results.append(
                 SelectionResult(

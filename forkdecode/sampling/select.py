@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from forkdecode.allowed import Allowed, AllowedBits, AllowedLists, Ready
+from forkdecode.errors import ForkdecodeError
 from forkdecode.sampling.allowed import reads_lists, settled
 from forkdecode.sampling.beams import topk_listed, topk_plain, topk_processed
 from forkdecode.sampling.continuations import check_scores
@@ -186,4 +187,5 @@ def _serve_together(
 
 
 def _failed(request: SelectionRequest, error: Exception) -> SelectionResult:
-    return SelectionResult.failed(request.group_id, str(error) or type(error).__name__)
+    field = error.field if isinstance(error, ForkdecodeError) else None
+    return SelectionResult.failed(request.group_id, str(error) or type(error).__name__, field)

@@ -9,7 +9,7 @@ from forkdecode.allowed import Constraint
 from forkdecode.errors import CapacityError
 from forkdecode.step import I64, ProcessorSpec
 from forkdecode.text.stop import StopAutomaton
-from forkdecode.types import Continuations, Options, Strategy
+from forkdecode.types import BestOf, Continuations, Options, Sample, Strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,21 +105,51 @@ def check_capacity(
 ) -> None:
     """Raises CapacityError when the request could run out of blocks even alone in the pool; under
     `overcommit` only when it cannot even start."""
-    scores = isinstance(request.strategy, Continuations)
-    field, many = ("continuations", "continuations") if scores else ("max_tokens", "candidates")
     if overcommit:
         needed = -(-request.prompt_len // block_size) + rows
-        what = f"its prompt and the first step of {rows} {many} need {needed} blocks"
     else:
         needed = most_blocks(request, rows, block_size)
+    if needed <= num_blocks:
+        return
+    many = _count_of(request.strategy)
+    if overcommit:
+        what = f"its prompt and the first step of {rows} {many[1]} need {needed} blocks"
+    else:
         what = (
-            f"{request.prompt_len} prompt tokens and {rows} {many} of up to "
+            f"{request.prompt_len} prompt tokens and {rows} {many[1]} of up to "
             f"{request.options.max_tokens} tokens can need {needed} blocks of {block_size} tokens"
         )
-    if needed > num_blocks:
-        raise CapacityError(
-            f"{what}, but the pool has {num_blocks}; ask for fewer tokens or {many}, or give the "
-            "engine more kv_memory" + ("" if overcommit else " (overcommit admits it regardless)"),
-            field=field,
-            request_id=request.request_id,
-        )
+    field, limit = _too_much(request, many, num_blocks, block_size, overcommit)
+    raise CapacityError(
+        f"{field}: {what}, but the pool has {num_blocks}; {limit}, or give the engine more kv_memory"
+        + ("" if overcommit else " (overcommit admits it regardless)"),
+        field=field,
+        limit=limit,
+        request_id=request.request_id,
+    )
+
+
+def _count_of(strategy: Strategy | Continuations) -> tuple[str, str]:
+    """The field that says how many rows there are, and what those are called."""
+    if isinstance(strategy, Continuations):
+        return "continuations", "continuations"
+    name = "best_of" if isinstance(strategy, BestOf) else "n" if isinstance(strategy, Sample) else "width"
+    return name, "candidates"
+
+
+def _too_much(
+    request: DecodeRequest, many: tuple[str, str], num_blocks: int, block_size: int, overcommit: bool
+) -> tuple[str, str]:
+    """The field to make smaller, and what would fit: how many of this length, if one does, else how long."""
+    prompt, strategy = -(-request.prompt_len // block_size), request.strategy
+    if prompt + (1 if overcommit else 2) > num_blocks:
+        return "prompt", "a shorter prompt"
+    if overcommit:
+        return many[0], f"at most {num_blocks - prompt} {many[1]} for this prompt"
+    longest = max(map(len, strategy.token_ids)) if isinstance(strategy, Continuations) else 0
+    length = longest or request.options.max_tokens
+    each = worst_case_blocks(request.prompt_len, length, 1, block_size) - prompt
+    if fits := (num_blocks - prompt) // each:
+        return many[0], f"at most {fits} {many[1]} of {length} tokens fit for this prompt"
+    room = (num_blocks - prompt - 1) * block_size - request.prompt_len % block_size
+    return ("continuations" if longest else "max_tokens"), f"at most {room} tokens for this prompt"

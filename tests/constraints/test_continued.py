@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from forkdecode.allowed import Allowed, AllowedBits, AllowedLists
 from forkdecode.constraint_types import Regex
-from forkdecode.constraints.continued import Continued, Standing, continued, standing
+from forkdecode.constraints.continued import Continued, Standing, continued, progress, standing
 from forkdecode.constraints.grammar import Grammars
 from forkdecode.text.token_bytes import token_bytes
 from tests.llm.models import EOS_ID, TOKENIZER, VOCAB, ids
@@ -110,6 +110,14 @@ def test_what_tokens_make_of_it(form: str, tokens: tuple[int, ...], expected: St
 )
 def test_an_entry_that_ends_completes_it(tokens: tuple[int, ...], expected: Standing) -> None:
     assert standing(Automaton("ends"), _ids(*tokens)) == expected
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [((B,), 0), ((A, EOS), 1), ((A, 63, A), 1), ((A, B, EOS, A), 3), ((A, B), 2), ((A, B, EOS), 3)],
+)
+def test_the_first_token_that_is_wrong_is_found(tokens: tuple[int, ...], expected: int) -> None:
+    assert progress(Automaton("lists"), _ids(*tokens), ends={EOS})[1] == expected
 
 
 def test_what_is_known_is_not_asked_for() -> None:

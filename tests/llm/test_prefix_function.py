@@ -107,8 +107,9 @@ def test_a_function_that_fails_fails_its_request_alone(llm: LLM, fault: str, lat
     others = [llm.submit(PROMPT, Beam(width=3), max_tokens=6) for _ in range(2)]
     others.append(llm.submit(PROMPT, Beam(width=3), max_tokens=6, prefix_allowed_tokens_fn=letters))
     failed = llm.submit(PROMPT, Sample(n=3, seed=1), max_tokens=6, prefix_allowed_tokens_fn=function)
-    with pytest.raises(GroupFailedError, match=f"prefix_allowed_tokens_fn {message}"):
+    with pytest.raises(GroupFailedError, match=f"prefix_allowed_tokens_fn {message}") as error:
         failed.result()
+    assert error.value.field == "prefix_allowed_tokens_fn"
     assert [h.result().candidates for h in others[:2]] == [alone.candidates] * 2
     assert others[2].result().candidates
 
@@ -140,7 +141,8 @@ def test_a_forced_prefix_must_be_allowed(llm: LLM) -> None:
     )
     assert all(c.text.startswith("ab") and len(c.token_ids) == 5 for c in result.candidates)
     with pytest.raises(
-        InvalidRequestError, match="forced_prefix: is not allowed by prefix_allowed_tokens_fn"
+        InvalidRequestError,
+        match=rf"forced_prefix: token {ids('z')[0]} at 1 is not allowed by prefix_allowed",
     ):
         llm.decode(PROMPT, Greedy(), prefix_allowed_tokens_fn=letters, forced_prefix="az", max_tokens=6)
 
@@ -159,8 +161,11 @@ def test_fewer_legal_paths_than_beams_are_told(llm: LLM) -> None:
 
 
 def test_only_an_end_that_min_tokens_bans_leaves_nothing(llm: LLM) -> None:
-    with pytest.raises(GroupFailedError, match="no legal token at generated token 5, under the constraint"):
-        llm.decode(PROMPT, Greedy(), prefix_allowed_tokens_fn=letters, min_tokens=6, max_tokens=8)
+    given = {"prefix_allowed_tokens_fn": letters, "min_tokens": 6, "max_tokens": 8}
+    for strategy in (Greedy(), Sample(n=2, seed=1), Beam(width=2)):
+        with pytest.raises(GroupFailedError, match="no legal token at generated token 5, under the") as error:
+            llm.decode(PROMPT, strategy, **given)
+        assert error.value.field == "prefix_allowed_tokens_fn"
 
 
 def test_what_is_no_function_is_refused(llm: LLM) -> None:

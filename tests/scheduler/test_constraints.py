@@ -120,6 +120,7 @@ def test_nothing_legal_at_the_first_token_fails_the_group_alone(strategy: Strate
         event = last[name]
         assert isinstance(event, GroupFailed)
         assert f"no legal token at generated token {at}, under the constraint" in str(event.error)
+        assert event.error.field == "constraint"
     assert isinstance(last["good"], GroupFinished)
     assert last["good"].candidates == decode_alone(good)
 
