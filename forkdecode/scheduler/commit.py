@@ -66,7 +66,9 @@ def commit_selection(
     Raises GroupFailedError when the selection failed.
     """
     if result.error is not None:
-        raise GroupFailedError(result.error, request_id=group.request_id)
+        raise GroupFailedError(
+            result.error, field=_at_fault(group, result.field), request_id=group.request_id
+        )
     table = group.table
     assert table is not None, "a group that decodes has a table"
     if group.costs.first_token is None:
@@ -78,7 +80,7 @@ def commit_selection(
         hold_prompt(group, held)
     hits, states = stop_hits(group, result)
     if not len(result.tokens) and not len(group.policy.hypotheses):
-        raise GroupFailedError(_nothing_legal(group))
+        raise _nothing_legal(group)
     decision = let_go(group, group.policy.decide(result, group.rows, hits), held)
     if cache is not None and len(decision.finished):
         _cache_finished(group, decision.finished, cache)
@@ -102,9 +104,19 @@ def commit_selection(
     return events, decision.done
 
 
-def _nothing_legal(group: SequenceGroup) -> str:
-    beside = "" if group.constraint is None else ", under the constraint and the other options"
-    return f"no legal token at generated token {group.rows.generated + 1}{beside}"
+def _nothing_legal(group: SequenceGroup) -> GroupFailedError:
+    free = group.constraint is None
+    beside = "" if free else ", under the constraint and the other options"
+    return GroupFailedError(
+        f"no legal token at generated token {group.rows.generated + 1}{beside}",
+        field=_at_fault(group, None if free else "constraint"),
+    )
+
+
+def _at_fault(group: SequenceGroup, field: str | None) -> str | None:
+    """What the caller calls it: a constraint may be a function."""
+    calls = group.request.options.prefix_allowed_tokens_fn is not None
+    return "prefix_allowed_tokens_fn" if calls and field == "constraint" else field
 
 
 def started(group: SequenceGroup) -> list[GroupEvent]:
