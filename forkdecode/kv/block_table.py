@@ -100,14 +100,25 @@ class BlockTable:
     @property
     def num_unique(self) -> int:
         """How many different blocks the rows hold together."""
-        return self._counts()[0]
+        return self.counts()[0]
 
     @property
     def num_last(self) -> int:
         """How many different blocks the rows end in, of those in tails: the only ones that may have room."""
-        return self._counts()[1]
+        return self.counts()[1]
 
-    def _counts(self) -> tuple[int, int]:
+    @property
+    def uncounted(self) -> bool:
+        """Whether several rows hold blocks in tails that would have to be counted now."""
+        rows, columns = self.tails.shape
+        return self._counted is None and rows > 1 and columns > 0
+
+    def counted(self, unique: int, last: int) -> None:
+        """Tells num_unique, of the blocks in tails, and num_last."""
+        self._counted = self._num_trunk + unique, last
+
+    def counts(self) -> tuple[int, int]:
+        """num_unique and num_last."""
         if self._counted is None:
             rows, columns = self.tails.shape
             if rows <= 1 or not columns:
@@ -121,7 +132,7 @@ class BlockTable:
 
     def unique_tokens(self, begin: int = 0) -> int:
         """How many different tokens the rows hold together from `begin` on, where a block begins."""
-        unique, last = self._counted or self._counts()
+        unique, last = self._counted or self.counts()
         size = self._block_size
         columns = begin // size - self._num_trunk
         if columns > 0:
@@ -249,9 +260,13 @@ class BlockTable:
 
     def take_rows(self, parents: I32) -> None:
         """Row i becomes what row parents[i] was; counts of tails are the caller's."""
-        self.tails = self.tails.take(parents, axis=0)
+        self.set_tails(self.tails.take(parents, axis=0))
+        self.promote_common()
+
+    def set_tails(self, tails: I32) -> None:
+        """The rows' tails are these from now on, as many columns as before; counts are the caller's."""
+        self.tails = tails
         self._counted = None
-        self._promote_common()
 
     def promote_single_row(self) -> None:
         """A single row shares all its full blocks with itself: before a fork, they cost nothing."""
@@ -259,7 +274,8 @@ class BlockTable:
         if full and len(self.tails) == 1:
             self._promote(full)
 
-    def _promote_common(self) -> None:
+    def promote_common(self) -> None:
+        """Full blocks that all rows have come to share join the trunk."""
         full = self.length // self._block_size - self._num_trunk
         tails, rows, common = self.tails, self.rows, 0
         while common < full:

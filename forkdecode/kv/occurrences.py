@@ -22,6 +22,16 @@ class Occurrences:
         self._scratch[ids] = index
         return np.equal(self._scratch.take(ids), index)
 
+    def one_each_within(self, ids: I32 | I64, owners: I64) -> Bools | None:
+        """ids, owners [n] -> [n]: picks one entry of each owner's each id, the last; None where owners have
+        an id in common."""
+        index = np.arange(len(ids), dtype=np.int32)
+        self._scratch[ids] = index
+        last = self._scratch.take(ids)
+        if not np.array_equal(owners.take(last), owners):
+            return None
+        return np.equal(last, index)
+
     def count(self, ids: I32 | I64) -> I32:
         """ids [n] -> [n]: how many entries hold the same id."""
         self._scratch[ids] = 0

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from forkdecode.config import EngineConfig
 from forkdecode.kv.block_pool import BlockPool
 from forkdecode.kv.block_table import BlockTable, Extension
-from forkdecode.kv.table_batch import extend_all, room_for_all
+from forkdecode.kv.table_batch import count_all, extend_all, room_for_all
 from forkdecode.scheduler.admission import Admission, origins
 from forkdecode.scheduler.group import SequenceGroup, Span
 from forkdecode.scheduler.held_rows import HeldRows
@@ -87,11 +87,16 @@ class Batcher:
         """Plans the next token of all these groups, if that fits without making room. Usual, and with
         many small groups much faster than one by one."""
         tables = [g.table for g in ready if g.table is not None]
-        rows = sum(t.rows for t in tables)
+        rows = sum([len(t.tails) for t in tables])
         if builder.tokens + rows > self._config.max_step_tokens or not room_for_all(tables):
             return False
-        for group, table, extension in zip(ready, tables, extend_all(tables), strict=True):
-            self._planned(group, table, extension, builder.decode, builder)
+        extended = extend_all(tables)
+        count_all(tables)
+        self._counters.copies += len(extended.copies)
+        for group, copies in zip(ready, extended.counts, strict=True):
+            group.costs.copies += copies
+            group.last_step = builder.step
+        builder.decode_all(ready, tables, extended)
         return True
 
     def _decode(self, group: SequenceGroup, builder: PlanBuilder, count: int = 1) -> bool:
@@ -159,7 +164,9 @@ class Batcher:
     def _admit(self, builder: PlanBuilder) -> None:
         """Lets waiting groups in, in order, while there are blocks and tokens of the budget left. Only
         those that wait for what another group is computing are passed over."""
-        budget = self._prefill_budget(builder) - sum(g.pending_tokens for g in self.running)
+        if not len(self.waiting):
+            return
+        budget = self._prefill_budget(builder) - sum([g.pending_tokens for g in self.running if g.pending])
         place = 0
         while budget > 0:
             group = self.waiting.at(place)

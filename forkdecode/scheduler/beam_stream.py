@@ -11,7 +11,7 @@ from forkdecode.scheduler.events import BeamStep, GroupEvent, TokensCommitted
 from forkdecode.step import I32, I64
 from forkdecode.strategies.history import SPAN, History
 from forkdecode.strategies.hypotheses import F64, HypothesisBatch
-from forkdecode.strategies.policy import Decision, GroupRows, Policy
+from forkdecode.strategies.policy import GroupRows, Policy
 from forkdecode.types import Options
 
 _NONE = -1
@@ -34,28 +34,35 @@ class BeamStream:
         return self._common.count
 
     def events(
-        self, request_id: str, history: History, policy: Policy, decision: Decision, rows: GroupRows
+        self,
+        request_id: str,
+        history: History,
+        policy: Policy,
+        parents: I32,
+        finished: HypothesisBatch,
+        rows: GroupRows,
     ) -> list[GroupEvent]:
-        """After a step that leaves `rows`, at least one: the last of `history`, decided by `decision`."""
+        """After a step that leaves `rows`, at least one, which continue `parents`: the last of `history`, in
+        which `finished` entered the pool."""
         events: list[GroupEvent] = []
         common = self._common.count
         before, self._finished = self._finished, len(policy.hypotheses)
         # A pool changes by what finishes; that of a stochastic beam also loses some to live rows.
-        changed = len(decision.finished) or self._finished < before
+        changed = len(finished) or self._finished < before
         returnable = policy.results() if changed else None
-        if self._common.step(history, decision.parents, decision.finished, returnable):
+        if self._common.step(history, parents, finished, returnable):
             tokens = self._common.tokens(history, common)
             events.append(TokensCommitted(request_id, tokens))
-        self._shown.move(decision.parents)
+        self._shown.move(parents)
         if self._shown.due(rows.generated):
             scores = policy.live_score(rows)
-            best, numbers, parents = self._shown.show(scores, rows.generated)
+            best, numbers, shown = self._shown.show(scores, rows.generated)
             events.append(
                 BeamStep(
                     request_id=request_id,
                     generated=rows.generated,
                     hypotheses=numbers,
-                    parents=parents,
+                    parents=shown,
                     token_ids=history.tokens(rows.generated, best, self._common.count),
                     scores=scores[best],
                     finished=len(policy.hypotheses),

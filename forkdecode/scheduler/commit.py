@@ -38,13 +38,13 @@ def stop_hits(group: SequenceGroup, result: SelectionResult) -> tuple[StopHits, 
     if result.ended is not None:
         reason[result.ended] = STOP
     if len(request.stop_ids):
-        reason[_among(tokens, request.stop_ids)] = STOP
+        reason[among(tokens, request.stop_ids)] = STOP
     if len(request.eos_ids):
-        reason[_among(tokens, request.eos_ids)] = EOS
+        reason[among(tokens, request.eos_ids)] = EOS
     return StopHits(reason), states
 
 
-def _among(tokens: I64, ids: I64) -> Bools:
+def among(tokens: I64, ids: I64) -> Bools:
     """[N] Which tokens are one of `ids`. Those are few, and np.isin sorts: 20 microseconds for one id."""
     if len(ids) > FEW_IDS:
         return np.isin(tokens, ids)
@@ -100,7 +100,9 @@ def commit_selection(
     moving.add(group, decision.parents)
     group.move(rows, decision.parents, decision.tokens, next_states)
     if group.beam_stream is not None and group.num_rows:
-        events += group.beam_stream.events(group.request_id, group.history, group.policy, decision, rows)
+        events += group.beam_stream.events(
+            group.request_id, group.history, group.policy, decision.parents, decision.finished, rows
+        )
     return events, decision.done
 
 
@@ -119,12 +121,10 @@ def _at_fault(group: SequenceGroup, field: str | None) -> str | None:
     return "prefix_allowed_tokens_fn" if calls and field == "constraint" else field
 
 
-def started(group: SequenceGroup) -> list[GroupEvent]:
-    """The event of a group's first step, once."""
-    if group.announced or not group.request.stream:
-        return []
+def started(group: SequenceGroup) -> GroupStarted:
+    """The event of a group's first step, once for each that streams."""
     group.announced = True
-    return [GroupStarted(group.request_id, group.costs.cached_tokens)]
+    return GroupStarted(group.request_id, group.costs.cached_tokens)
 
 
 def _cache_finished(group: SequenceGroup, finished: HypothesisBatch, cache: PrefixCache) -> None:

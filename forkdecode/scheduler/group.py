@@ -58,9 +58,8 @@ class Costs:
     swapped_blocks: int = 0
     steps: int = 0
 
-    def count_blocks(self, table: BlockTable) -> None:
+    def count_blocks(self, unshared: int, unique: int) -> None:
         """Adds one step's blocks, as they stand while it runs."""
-        unshared, unique = table.num_unshared, table.num_unique
         self.peak_unshared = max(self.peak_unshared, unshared)
         self.peak_unique = max(self.peak_unique, unique)
         self.unshared_steps += unshared
@@ -131,6 +130,10 @@ class SequenceGroup:
         if request.processors.reads_history:
             self._generated = np.zeros((1, request.options.max_tokens), np.int64)
         self._replayed: tuple[int, I64] | None = None
+        self.ends = tuple({*request.eos_ids.tolist(), *request.stop_ids.tolist()})
+        """Tokens that end a candidate."""
+        self.plain = request.automaton is None and self.constraint is None and request.keep is None
+        """Whether nothing but its policy, its length and `ends` has a say in what its rows become."""
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -158,11 +161,9 @@ class SequenceGroup:
     @property
     def next_rows_bound(self) -> int:
         """The most blocks that the step after the current one can need."""
-        return self.policy.max_rows if self._may_fork else self.num_rows
-
-    @property
-    def _may_fork(self) -> bool:
-        return self.rows.generated == 0 or not self.policy.streams_candidates
+        policy, rows = self.policy, self.rows
+        may_fork = rows.generated == 0 or not policy.streams_candidates
+        return policy.max_rows if may_fork else len(rows.candidate)
 
     def tokens_of(self, span: Span) -> I64:
         """The token ids of a span of a row, prompt and generated."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from forkdecode.errors import GroupFailedError
@@ -41,21 +43,28 @@ def top_of_rows(top: TopLogprobs) -> list[tuple[TopPairs, TopPairs]]:
 
 def records(group: SequenceGroup, batch: HypothesisBatch, first_rank: int = 0) -> tuple[CandidateRecord, ...]:
     """The candidates of `batch`, in its order; hypotheses of a beam are numbered from first_rank."""
-    wants_logprobs = group.request.options.logprobs is not None
     named = group.policy.streams_candidates
+    tokens: Sequence[I64]
+    logprobs: Sequence[tuple[TokenLogprob, ...] | None] = [None] * len(batch)
+    if group.request.options.logprobs is None:
+        tokens = group.history.endings(batch)
+    else:
+        paths = group.history.paths(batch)
+        tokens = [path.tokens for path in paths]
+        logprobs = [token_logprobs(path) for path in paths]
     found = []
-    for i, path in enumerate(group.history.paths(batch)):
+    for i in range(len(batch)):
         reason = REASONS[int(batch.reason[i])]
         assert reason is not None, "a live row is no hypothesis"
         found.append(
             CandidateRecord(
                 index=int(batch.candidate[i]) if named else first_rank + i,
-                token_ids=tuple(path.tokens.tolist()),
+                token_ids=tuple(tokens[i].tolist()),
                 finish_reason=reason,
                 cumulative_logprob=float(batch.cumulative[i]),
                 selection_logprob=float(batch.selection[i]),
                 score=float(batch.score[i]),
-                logprobs=token_logprobs(path) if wants_logprobs else None,
+                logprobs=logprobs[i],
             )
         )
     return tuple(found)

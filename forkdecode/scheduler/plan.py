@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from forkdecode.kv.block_table import BlockTable
 from forkdecode.kv.bytes_moved import NO_BYTES, BytesMoved
 from forkdecode.kv.step_reads import StepReads
+from forkdecode.kv.table_batch import Extensions
 from forkdecode.scheduler.group import SequenceGroup, Span
 from forkdecode.step import (
     I32,
@@ -86,6 +88,35 @@ class PlanBuilder:
         self.groups.append(group)
         self._touch(group)
         self.rows += rows
+
+    def decode_all(
+        self, groups: Sequence[SequenceGroup], tables: Sequence[BlockTable], extended: Extensions
+    ) -> None:
+        """All rows of these groups compute their last token. Groups that can't say what they want of the step
+        join `broken` and are not in it."""
+        first, kept = self.rows, []
+        for place, (group, table) in enumerate(zip(groups, tables, strict=True)):
+            try:
+                self._selections.append(group.selection_request(self.rows))
+            except Exception as error:
+                self.broken.append((group, error))
+                continue
+            kept.append(place)
+            self._decodes.append(DecodeRows(self.rows, table.trunk, table.tails, table.length))
+            self._ids.append(group.last_token)
+            self.reads.rows(table)
+            self.rows += len(table.tails)
+        if len(kept) < len(groups):
+            extended = extended.only(kept, [len(t.tails) for t in tables])
+            groups, tables = [groups[i] for i in kept], [tables[i] for i in kept]
+        if self.rows == first:
+            return
+        last = np.array([t.length - 1 for t in tables])
+        self._positions.append(last.repeat([len(t.tails) for t in tables]))
+        self._slots.append(extended.slots)
+        self.moves.copies.append(extended.copies)
+        self.groups += groups
+        self.touched += groups
 
     def decode_known(self, group: SequenceGroup, table: BlockTable, slots: I64, copies: BlockMoves) -> None:
         """All rows of `group` compute their last token and those that are known to follow it but for

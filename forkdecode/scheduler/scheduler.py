@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -11,7 +11,6 @@ from forkdecode.config import EngineConfig
 from forkdecode.errors import CancelledError as Cancelled
 from forkdecode.errors import CapacityError, ForkdecodeError, GroupFailedError, QueueFullError, invalid
 from forkdecode.kv.block_pool import BlockPool
-from forkdecode.kv.forest import unused_slots
 from forkdecode.kv.prefix_cache import PrefixCache
 from forkdecode.kv.step_reads import KvLayers, StepReads
 from forkdecode.kv.swap import HostPool
@@ -19,6 +18,7 @@ from forkdecode.results import EngineStats
 from forkdecode.scheduler.admission import Admission
 from forkdecode.scheduler.batching import Batcher
 from forkdecode.scheduler.commit import commit_selection, started
+from forkdecode.scheduler.commit_together import all_going_on, commit_going_on
 from forkdecode.scheduler.events import CandidateRecord, GroupEvent, GroupFailed, GroupFinished
 from forkdecode.scheduler.group import SequenceGroup
 from forkdecode.scheduler.held_rows import HeldRows
@@ -167,15 +167,18 @@ class Scheduler:
         """Carries out what the step's results mean; what happened, in order."""
         builder, now = self._end_step(), self._clock()
         events = self.drain_failures()
-        for group in builder.touched:
-            if group.request_id in self._groups:
-                events += started(group)
-                self._count(group)
+        touched = [g for g in builder.touched if g.request.request_id in self._groups]
+        events += [started(g) for g in touched if g.request.stream and not g.announced]
+        self._count_blocks(touched)
         moving = Moving()
-        for group, result in zip(builder.groups, output.results, strict=True):
+        together = all_going_on(builder.groups, output.results)
+        for group, result, going in zip(builder.groups, output.results, together, strict=True):
             if group.table is None:  # an earlier one of its selections has failed
                 continue
             try:
+                if going is not None:
+                    events += commit_going_on(group, result, going, moving)
+                    continue
                 found, done = commit_selection(group, result, self.cache, self.held, moving, now)
                 events += found
                 if done:
@@ -220,14 +223,24 @@ class Scheduler:
         self._counters.step_done(builder.rows)
         return builder
 
-    def _count(self, group: SequenceGroup) -> None:
-        table, counters = group.table, self._counters
-        if table is None:
-            return
-        group.costs.count_blocks(table)
-        counters.unique_block_steps += table.num_unique
-        counters.unshared_block_steps += table.num_unshared
-        counters.wasted_slot_steps += unused_slots(table)
+    def _count_blocks(self, groups: Sequence[SequenceGroup]) -> None:
+        """Adds the blocks of those that compute in this step, as they stand while it runs."""
+        unique = unshared = wasted = 0
+        size = self.pool.block_size
+        for group in groups:
+            table = group.table
+            if table is None:
+                continue
+            own, last = table.counts()
+            all_ = table.num_unshared
+            group.costs.count_blocks(all_, own)
+            unique += own
+            unshared += all_
+            wasted += last * (-table.length % size)
+        counters = self._counters
+        counters.unique_block_steps += unique
+        counters.unshared_block_steps += unshared
+        counters.wasted_slot_steps += wasted
 
     def _finish(self, group: SequenceGroup) -> GroupEvent:
         found = records(group, group.policy.results())

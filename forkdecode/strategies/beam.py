@@ -53,13 +53,14 @@ class BeamPolicy:
         max(2, 1 + stops) * W of a beam of constant width. Of one row W + stops do. What ends by a stop
         string is told by the finishing mask, what a constraint ends is known where tokens are selected.
         """
-        width = self._beam.width_at(rows.generated)
+        beam = self._beam
+        width = beam.width_at(rows.generated) if beam.widths else beam.width
         # In the last step every candidate ends: no larger k would leave more alive.
         last = rows.generated + 1 >= self._max_tokens
         finishing = None if last else rows.finishing
         counts = finishing is not None or (self._ends_unforeseen and not last)
         live, ids = 0 if last else width, self._stop_ids if counts else None
-        if self._beam.sibling_penalty:
+        if beam.sibling_penalty:
             return RowTopK(width + self._num_stops, rows.selection, live, finishing, ids)
         k = max(2 * width, width + self._num_stops * max(width, rows.num_rows))
         return TopK(k, rows.selection, live, finishing, ids)
@@ -84,6 +85,18 @@ class BeamPolicy:
             self._ran_dry = not len(picks) and too_few
             picks = picks[:0]
         return go_on(picks, result, rows, finished, done=done)
+
+    def goes_on(self, result: SelectionResult, rows: GroupRows) -> int:
+        """The first W, while the search is not over."""
+        beam = self._beam
+        if beam.sibling_penalty:
+            return 0
+        width = beam.width_at(rows.generated) if beam.widths else beam.width
+        count = min(len(result.tokens), width)
+        if count and self.hypotheses.full:
+            over = self._ending.reached(self.hypotheses, result.scores[:count], rows.generated + 1)
+            return 0 if over else count
+        return count
 
     @property
     def exhausted(self) -> bool:

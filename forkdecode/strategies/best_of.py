@@ -55,6 +55,10 @@ class BestOfPolicy:
         cancelled = outcome.hypotheses(live, self._scores(outcome, live), reason)
         return outcome.decision(live[:0], finished.concat(cancelled))
 
+    def goes_on(self, result: SelectionResult, rows: GroupRows) -> int:
+        """All, once they have forked."""
+        return len(result.tokens) if rows.generated else 0
+
     def live_score(self, rows: GroupRows) -> F64:
         """[R] What the rows would be ranked by if they ended now."""
         return mean_logprob(rows.cumulative, max(rows.generated, 1)) if self._by_mean else rows.cumulative

@@ -96,6 +96,10 @@ class DiverseBeamPolicy:
         wanted = self._strategy.num_return_sequences or self._strategy.width
         return self._ran_dry and len(self.hypotheses) < wanted
 
+    def goes_on(self, result: SelectionResult, rows: GroupRows) -> int:
+        """Always asked alone."""
+        return 0
+
     def live_score(self, rows: GroupRows) -> F64:
         """[R] What a hypothesis of the same sum and length scores."""
         return self._scores.of(rows.selection, max(rows.generated, 1))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,8 +30,7 @@ class TokenPath:
     top: TopLogprobs | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
+class _Step(NamedTuple):
     """One selection. parents, tokens, logprobs, selection_logprobs: one per row after it; top: one
     per row before it."""
 
@@ -126,6 +126,17 @@ class History:
             paths[target] = walk.path(index)
         return [path for path in paths if path is not None]
 
+    def endings(self, hypotheses: HypothesisBatch) -> list[I64]:
+        """The tokens of each of n hypotheses, its last token included: those of paths(), for less."""
+        found: list[I64] = [hypotheses.token] * len(hypotheses)
+        for generated in np.unique(hypotheses.generated).tolist():
+            same = (hypotheses.generated == generated).nonzero()[0]
+            before = self.tokens(generated - 1, hypotheses.row[same])
+            tokens = np.concatenate([before, hypotheses.token[same, None]], axis=1)
+            for place, row in zip(same.tolist(), tokens, strict=True):
+                found[place] = row
+        return found
+
     def last(self, rows: I32) -> tuple[I32, I64, F32, F32]:
         """What the last step gave each of `rows`: the row it continued, its token, and the token's
         raw and processed log-probability. There must have been a step."""
@@ -137,8 +148,8 @@ class History:
         returns the rows they come from, as after `stop` steps."""
         for column in range(start - stop - 1, -1, -1):
             step = self._steps[stop + column]
-            out[:, column] = step.tokens[rows]
-            rows = step.parents[rows]
+            out[:, column] = step.tokens.take(rows)
+            rows = step.parents.take(rows)
         return rows
 
 

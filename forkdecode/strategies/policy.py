@@ -142,6 +142,10 @@ class Policy(Protocol):
     def decide(self, result: SelectionResult, rows: GroupRows, stop: StopHits) -> Decision:
         """What the answer leads to. `result` has no error and answers `choose(rows)`."""
 
+    def goes_on(self, result: SelectionResult, rows: GroupRows) -> int:
+        """Of a result in which no candidate ends: how many of its first candidates are the next rows, where
+        decide() would make nothing else of it (see strategies.together); 0 where only decide() can tell."""
+
     def live_score(self, rows: GroupRows) -> F64:
         """[R] What each live row would score if it ended now, with what it has."""
 

@@ -38,6 +38,10 @@ class SamplePolicy:
         batch = outcome.hypotheses(ended, outcome.cumulative[ended], outcome.reason[ended])
         return outcome.decision(outcome.live(), self.hypotheses.add(batch))
 
+    def goes_on(self, result: SelectionResult, rows: GroupRows) -> int:
+        """All, once they have forked."""
+        return len(result.tokens) if rows.generated else 0
+
     def live_score(self, rows: GroupRows) -> F64:
         """[R] The cumulative log-probability."""
         return rows.cumulative

@@ -53,6 +53,10 @@ class ScorePolicy:
         batch = outcome.hypotheses(ended, outcome.cumulative[ended], outcome.reason[ended])
         return outcome.decision(outcome.live(), self.hypotheses.add(batch))
 
+    def goes_on(self, result: SelectionResult, rows: GroupRows) -> int:
+        """Always asked alone."""
+        return 0
+
     def live_score(self, rows: GroupRows) -> F64:
         """[R] The cumulative log-probability of what has been read."""
         return rows.cumulative

@@ -43,6 +43,10 @@ class SingleBeamPolicy:
         batch = outcome.hypotheses(ended, score, outcome.reason[ended])
         return outcome.decision(outcome.live(), self.hypotheses.add(batch))
 
+    def goes_on(self, result: SelectionResult, rows: GroupRows) -> int:
+        """All, once they have forked."""
+        return len(result.tokens) if rows.generated else 0
+
     def live_score(self, rows: GroupRows) -> F64:
         """[R] What a hypothesis of the same sum and length scores."""
         return self._scores.of(rows.selection, max(rows.generated, 1))

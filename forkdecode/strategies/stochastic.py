@@ -87,6 +87,10 @@ class StochasticBeamPolicy:
             done=self._done,
         )
 
+    def goes_on(self, result: SelectionResult, rows: GroupRows) -> int:
+        """Always asked alone."""
+        return 0
+
     def live_score(self, rows: GroupRows) -> F64:
         """[R] Perturbed log-probabilities: what a sequence that ends here, or the best below it, scores."""
         return self._gumbel

@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from forkdecode.kv import BlockPool, BlockTable, HostPool, OutOfBlocksError, PrefixCache
+from forkdecode.kv import BlockPool, BlockTable, Extension, HostPool, OutOfBlocksError, PrefixCache
 from forkdecode.kv.forest import sharing
-from forkdecode.kv.table_batch import advance_all, extend_all, room_for_all
+from forkdecode.kv.table_batch import advance_all, count_all, extend_all, room_for_all
 from tests.kv.machine import (
     Group,
     Held,
@@ -102,13 +102,22 @@ class KvMachine(RuleBasedStateMachine):
         if not room_for_all(tables):
             return
         copies = copies_one_by_one(self.pool, tables)
-        extensions = extend_all(tables)
-        assert sum(len(extension.copies) for extension in extensions) == copies
-        for group, extension in zip(groups, extensions, strict=True):
-            tokens = data.draw(st.lists(TOKEN, min_size=len(group.rows), max_size=len(group.rows)))
-            self.store.plan(extension, [[token] for token in tokens])
+        extended = extend_all(tables)
+        assert len(extended.copies) == sum(extended.counts) == copies
+        sizes = [len(group.rows) for group in groups]
+        written = data.draw(st.lists(TOKEN, min_size=sum(sizes), max_size=sum(sizes)))
+        self.store.plan(Extension(extended.slots[:, None], extended.copies), [[t] for t in written])
+        for place, group in enumerate(groups):
+            own = extended.only([place], sizes)
+            assert own.counts == [extended.counts[place]] == [len(own.copies)]
+            assert (own.slots // self.size == group.table.tails[:, -1]).all()
+            tokens, written = written[: len(group.rows)], written[len(group.rows) :]
             group.rows = [[*row, token] for row, token in zip(group.rows, tokens, strict=True)]
             group.pending = True
+        count_all(tables)
+        for table in tables:
+            assert table.num_unique == len(set(table.references().tolist()))
+            assert table.num_last == (len(set(table.tails[:, -1].tolist())) if table.tails.size else 0)
 
     def several(self, data: st.DataObject) -> list[Group]:
         """Groups with rows, none of which writes in the step being planned."""
