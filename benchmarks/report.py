@@ -15,19 +15,28 @@ import re
 from pathlib import Path
 from typing import Any
 
+from benchmarks.report_summary import summary
 from benchmarks.report_tables import LOAD_KEYS, TABLES, Result
 
 HERE = Path(__file__).parent
 KEYS = {
+    "parity": ("model", "case"),
     "memory": ("model", "trace", "kind", "width"),
     "memory_curve": ("model", "trace", "kind", "width"),
     "memory_transformers": ("model", "width"),
     "growth": ("axis", "kind"),
-    "throughput": ("workload", "peer"),
+    "growth_model": ("model", "axis", "kind"),
+    "serving_latency": ("model", "kind", "width", "tokens", "rate", "side"),
+    "serving_overhead": ("model", "workload"),
+    "serving_soak": ("model",),
+    "serving_kill": ("model",),
+    "throughput": ("dtype", "tokens", "workload", "peer"),
     "simulate": (*LOAD_KEYS, "system", "rate"),
     "simulate_calibrate": ("model",),
 }
 """What tells one measurement of a benchmark from another."""
+SUMMARY = "summary"
+"""The table that is made of all benchmarks' records."""
 SECTION = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -47,6 +56,8 @@ def filled(text: str, results: dict[str, list[Result]]) -> str:
     """The document with every table as the records say. Raises KeyError for an unknown table."""
 
     def fill(match: re.Match[str]) -> str:
+        if match[2] == SUMMARY:
+            return f"{match[1]}\n{summary(results)}\n\n{match[3]}"
         benchmark, render = TABLES[match[2]]
         own = results.get(benchmark, [])
         body = render(own) if own else "Not measured yet."

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
+
+from benchmarks import report_serving
+from benchmarks.report_growth import growth, growth_model
+from benchmarks.report_layout import table
+from benchmarks.report_summary import parity
+from benchmarks.report_throughput import throughput
 
 Result = dict[str, Any]
 NAMES = {"alpaca": "Alpaca", "sharegpt": "ShareGPT", "short": "short"}
 LOAD_KEYS = ("model", "accelerator", "devices", "trace", "kind", "width", "count")
-
-
-def table(head: list[str], rows: Iterable[list[str]]) -> str:
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
 
 
 def memory(results: list[Result]) -> str:
@@ -70,27 +71,6 @@ def memory_transformers(results: list[Result]) -> str:
             for r in results
         ),
     )
-
-
-def growth(results: list[Result]) -> str:
-    head = ["kind", "axis", "sizes", "schedule + commit, us", "exponent", "attention plan, us", "exponent"]
-    head += ["blocks, exponent"]
-    rows = []
-    for r in results:
-        first, last, e = r["points"][0], r["points"][-1], r["exponents"]
-        rows.append(
-            [
-                r["kind"],
-                r["axis"],
-                f"{first['size']:,.0f} to {last['size']:,.0f}",
-                f"{first['control_us']:,.0f} to {last['control_us']:,.0f}",
-                f"{e['control_us']:.2f}",
-                f"{first['plan_us']:,.0f} to {last['plan_us']:,.0f}",
-                f"{e['plan_us']:.2f}",
-                f"{e['unique_blocks']:.2f}",
-            ]
-        )
-    return table(head, rows)
 
 
 def load_key(r: Result) -> tuple[Any, ...]:
@@ -178,27 +158,17 @@ ATTAINED = 0.9
 SYSTEM_NAMES = ("forest", "paged", "unshared", "exact", "contiguous")
 
 
-def throughput(results: list[Result]) -> str:
-    """Ours over each peer; what a peer cannot do is said."""
-    head = ["workload", "peer", "ours / peer", "smallest, largest", "goal", "tokens/s", "peer's"]
-    return table(head, (throughput_row(r) for r in results))
-
-
-def throughput_row(r: Result) -> list[str]:
-    name = r["peer"].replace("_", " ")
-    if "refused" in r:
-        return [r["workload"], name, r["refused"], "", "", "", ""]
-    spread = f"{r['ratio_min']:.2f}, {r['ratio_max']:.2f}" if r["runs"] > 1 else "one pair"
-    goal = "" if r["goal"] is None else f"{r['goal']:g}x"
-    speeds = [f"{r[key]:.0f}" for key in ("tokens_per_second", "peer_tokens_per_second")]
-    return [r["workload"], name, f"{r['ratio']:.2f}x", spread, goal, *speeds]
-
-
 TABLES: dict[str, tuple[str, Callable[[list[Result]], str]]] = {
+    "parity": ("parity", parity),
     "memory": ("memory", memory),
     "memory_blocks": ("memory", memory_blocks),
     "memory_transformers": ("memory_transformers", memory_transformers),
     "growth": ("growth", growth),
+    "growth_model": ("growth_model", growth_model),
+    "latency": ("serving_latency", report_serving.latency),
+    "overhead": ("serving_overhead", report_serving.overhead),
+    "soak": ("serving_soak", report_serving.soak),
+    "kill": ("serving_kill", report_serving.kill),
     "throughput": ("throughput", throughput),
     "calibration": ("simulate_calibrate", calibration),
     "simulate_best": ("simulate", carried),

@@ -1,26 +1,31 @@
 """Tokens per second, ours over others': same model, dtype, threads, prompts, tokens.
 
     python -m benchmarks.throughput [--peer NAME ...] [--model M] [--dtype D] [--workload NAME ...] [--runs N]
-                                    [--record FILE]
+                                    [--tokens N] [--limit S] [--record FILE]
 
-Each side has a process of its own that loads the model once and then waits. For each workload all
-warm up, then run in turn (A B C A B C ...); while one runs the others sleep. Reported is the median of
-the pairwise ratios, with the smallest and the largest. Every candidate generates exactly --tokens
-tokens: EOS is ignored on all sides. Prefill, scheduling and detokenising are included. Peers that need
-an environment of their own get it by `python -m benchmarks.peers.make`.
+Each side has a process of its own that loads the model once. For each workload all warm up with a few
+tokens, then run in turn (A B C A B C ...); while one runs the others are stopped. Reported is the median
+of the pairwise ratios, with the smallest and the largest. Every candidate generates exactly --tokens
+tokens: EOS is ignored on all sides. Prefill, scheduling and detokenising are included. What a peer cannot
+do, and what went wrong, is a result too. A result is recorded when its workload is done, or with the pairs
+there are when the run is interrupted. Peers that need an environment of their own get it by
+`python -m benchmarks.peers.make`.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
+import signal
 import statistics
-import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from benchmarks.peers.make import FOLDER, python_of
+from benchmarks.peers.side import Side
 from benchmarks.peers.workloads import WORKLOADS, Workload
 from benchmarks.record import record
 from forkdecode.model.default_model import SMOLLM2, ensure
@@ -28,86 +33,98 @@ from forkdecode.model.loader import resolve_dtype
 
 OURS = "forkdecode"
 PEERS = ("transformers", "transformers_batching", "ctranslate2", "vllm", "vllm_cached")
+WARM_TOKENS = 4
+Result = dict[str, Any]
 
 
-class Side:
-    """A peer's process."""
+class Runs(Protocol):
+    """A side, as `compare` needs it."""
 
-    def __init__(self, peer: str, model: str, dtype: str, args: argparse.Namespace) -> None:
-        command = [python_of(peer, args.peers), "-m", "benchmarks.peers.serve", peer, model, dtype]
-        command += [str(args.threads), str(args.tokens)]
-        self.peer = peer
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_WAIT_POLICY": "passive"},
-        )
-        self.versions: dict[str, str] = self._answer()["versions"]
+    peer: str
+    versions: dict[str, str]
 
-    def run(self, work: Workload) -> dict[str, Any]:
-        """seconds and tokens, or why it was refused."""
-        assert self.process.stdin is not None
-        print(work.name, file=self.process.stdin, flush=True)
-        return self._answer()
-
-    def speed(self, work: Workload) -> float:
-        """Tokens a second."""
-        answer = self.run(work)
-        return float(answer["tokens"] / answer["seconds"])
-
-    def _answer(self) -> Any:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit(f"{self.peer} died")
-        return json.loads(line)
-
-    def close(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait()
+    def run(self, work: Workload, tokens: int) -> Result: ...
 
 
-def compare(work: Workload, ours: Side, others: list[Side], runs: int) -> list[dict[str, Any]]:
-    """One result for each of the others, or why it has none."""
-    ours.run(work)
-    refusals = {side.peer: side.run(work).get("refused") for side in others}
-    able = [side for side in others if refusals[side.peer] is None]
-    rounds = [(ours.speed(work), [side.speed(work) for side in able]) for _ in range(runs)]
-    found: list[dict[str, Any]] = [
-        {"workload": work.name, "peer": peer, "refused": why} for peer, why in refusals.items() if why
-    ]
-    for i, side in enumerate(able):
-        ratios = sorted(mine / theirs[i] for mine, theirs in rounds)
-        found.append(
-            {
-                "workload": work.name,
-                "peer": side.peer,
-                "ratio": statistics.median(ratios),
-                "ratio_min": ratios[0],
-                "ratio_max": ratios[-1],
-                "goal": work.goal if side.peer == "transformers" else None,
-                "tokens_per_second": statistics.median(mine for mine, _ in rounds),
-                "peer_tokens_per_second": statistics.median(theirs[i] for _, theirs in rounds),
-                "runs": runs,
-                "peer_versions": side.versions,
-            }
-        )
-    return found
+class Pairs:
+    """What is known of one peer at one workload."""
+
+    def __init__(self, side: Runs) -> None:
+        self.side = side
+        self.speeds: list[tuple[float, float]] = []
+        self.why: Result = {}
+
+    def tried(self, answer: Result) -> Result:
+        """The answer, noted where it is a reason not to go on."""
+        self.why = {key: answer[key] for key in ("refused", "failed") if key in answer}
+        return answer
+
+    def result(self, work: Workload) -> Result | None:
+        """None while there is nothing to say."""
+        found: Result = {"workload": work.name, "peer": self.side.peer, "peer_versions": self.side.versions}
+        if self.why:
+            return {**found, **self.why}
+        if not self.speeds:
+            return None
+        ratios = sorted(mine / theirs for mine, theirs in self.speeds)
+        return {
+            **found,
+            "ratio": statistics.median(ratios),
+            "ratio_min": ratios[0],
+            "ratio_max": ratios[-1],
+            "goal": work.goal if self.side.peer == "transformers" else None,
+            "tokens_per_second": statistics.median(mine for mine, _ in self.speeds),
+            "peer_tokens_per_second": statistics.median(theirs for _, theirs in self.speeds),
+            "runs": len(self.speeds),
+        }
 
 
-def said(result: dict[str, Any]) -> str:
+def compare(
+    work: Workload,
+    tokens: int,
+    ours: Runs,
+    others: Sequence[Runs],
+    runs: int,
+    done: Callable[[Result], None],
+) -> None:
+    """Calls `done` with a result for each of the others; also when it is interrupted, with the pairs that are
+    there. Raises RuntimeError where our own side fails."""
+    pairs = [Pairs(side) for side in others]
+    try:
+        speed(ours.run(work, WARM_TOKENS))
+        for pair in pairs:
+            pair.tried(pair.side.run(work, WARM_TOKENS))
+        for _ in range(runs):
+            able = [pair for pair in pairs if not pair.why]
+            mine = speed(ours.run(work, tokens)) if able else 0.0
+            for pair in able:
+                answer = pair.tried(pair.side.run(work, tokens))
+                if not pair.why:
+                    pair.speeds.append((mine, speed(answer)))
+    finally:
+        for result in filter(None, (pair.result(work) for pair in pairs)):
+            done(result)
+
+
+def speed(answer: Result) -> float:
+    """Tokens a second."""
+    if "seconds" not in answer:
+        raise RuntimeError(f"{OURS}: {answer}")
+    return float(answer["tokens"] / answer["seconds"])
+
+
+def said(result: Result) -> str:
     """A line of it."""
     head = f"{result['workload']:14s} {result['peer']:22s}"
     if "refused" in result:
         return f"{head} not possible: {result['refused']}"
+    if "failed" in result:
+        return f"{head} failed: {result['failed']}"
     goal = "" if result["goal"] is None else f", goal {result['goal']:g}x"
     return f"{head} {result['ratio']:5.2f}x ({result['ratio_min']:.2f} to {result['ratio_max']:.2f}){goal}"
 
 
-def main() -> None:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--peer", nargs="*", choices=PEERS, default=["transformers"])
     parser.add_argument("--model", help="a folder; the default model if not given")
@@ -116,21 +133,34 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--workload", nargs="*", choices=[w.name for w in WORKLOADS])
+    parser.add_argument("--limit", type=float, default=600.0, help="seconds that a peer may take for one run")
     parser.add_argument("--peers", type=Path, default=FOLDER, help="where the peers' environments are")
     parser.add_argument("--record", type=Path)
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
     model, dtype = args.model or str(ensure(SMOLLM2)), resolve_dtype(args.dtype)
-    ours = Side(OURS, model, dtype, args)
-    others = [Side(peer, model, dtype, args) for peer in args.peer]
-    for work in WORKLOADS:
-        if args.workload and work.name not in args.workload:
-            continue
-        for result in compare(work, ours, others, args.runs):
-            settings = {"dtype": dtype, "threads": args.threads, "tokens": args.tokens}
-            record("throughput", {**settings, **result}, args.record)
-            print(said(result), flush=True)
-    for side in (ours, *others):
-        side.close()
+    settings = {"dtype": dtype, "threads": args.threads, "tokens": args.tokens}
+
+    def done(result: Result) -> None:
+        record("throughput", {**settings, **result}, args.record)
+        print(said(result), flush=True)
+
+    with ExitStack() as stack:
+
+        def started(peer: str) -> Side:
+            command = [python_of(peer, args.peers), "-m", "benchmarks.peers.serve"]
+            side = Side(peer, [*command, peer, model, dtype, str(args.threads)], args.limit)
+            stack.callback(side.close)
+            return side
+
+        ours, others = started(OURS), [started(peer) for peer in args.peer]
+        for work in WORKLOADS:
+            if not args.workload or work.name in args.workload:
+                compare(work, args.tokens, ours, others, args.runs, done)
 
 
 if __name__ == "__main__":

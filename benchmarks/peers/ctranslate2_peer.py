@@ -1,4 +1,9 @@
-"""CTranslate2. The model is converted once, into a temporary folder."""
+"""CTranslate2. The model is converted once, into a temporary folder.
+
+It prefills a batch to the length of its shortest prompt and takes the rest of the longer ones a token a step,
+with all their beams or samples. So prompts of several lengths are not put into one batch (greedy: 4 alike in
+length), and are spread over workers of one thread each; one prompt has one worker with all threads.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +18,23 @@ from transformers import AutoTokenizer
 from benchmarks.peers.workloads import TEMPERATURE, TOP_P, Workload
 from benchmarks.prompts import passage
 
+BATCH = {"beam": 1, "sample": 1, "greedy": 4}
+"""Prompts decoded together."""
+
 
 class Peer:
     def __init__(self, folder: str, dtype: str, threads: int) -> None:
+        if dtype not in ctranslate2.get_supported_compute_types("cpu"):
+            raise NotImplementedError(f"no {dtype} on this CPU")
         self.tokenizer = AutoTokenizer.from_pretrained(folder)
         self._scratch = tempfile.TemporaryDirectory()
-        target = Path(self._scratch.name) / "model"
-        TransformersConverter(folder).convert(str(target), quantization=dtype)
-        self.generator = ctranslate2.Generator(
-            str(target), device="cpu", compute_type=dtype, inter_threads=1, intra_threads=threads
-        )
+        self._target = str(Path(self._scratch.name) / "model")
+        TransformersConverter(folder).convert(self._target, quantization=dtype)
+        self._dtype, self._threads, self._workers = dtype, threads, 0
 
-    def run(self, work: Workload, tokens: int) -> int:
+    def run(self, work: Workload, tokens: int) -> list[int]:
+        self._load(min(self._threads, len(work.lengths)))
         ids = [passage(self.tokenizer, n, offset=i) for i, n in enumerate(work.lengths)]
-        prompts = [self.tokenizer.convert_ids_to_tokens(p) for p in ids]
         options: dict[str, Any] = {
             "beam": {"beam_size": work.rows, "num_hypotheses": 1},
             "sample": {
@@ -40,7 +48,25 @@ class Peer:
         }[work.kind]
         ctranslate2.set_random_seed(1)
         found = self.generator.generate_batch(
-            prompts, max_length=tokens, min_length=tokens, include_prompt_in_result=False, **options
+            [self.tokenizer.convert_ids_to_tokens(p) for p in ids],
+            max_length=tokens,
+            min_length=tokens,
+            max_batch_size=BATCH[work.kind],
+            include_prompt_in_result=False,
+            **options,
         )
-        assert all(len(s) == tokens for result in found for s in result.sequences_ids)
-        return len(ids) * work.rows * tokens
+        for result in found:
+            self.tokenizer.batch_decode(result.sequences_ids)
+        return [len(s) for result in found for s in result.sequences_ids]
+
+    def _load(self, workers: int) -> None:
+        """With so many workers; where they are another number it happens in the warm-up."""
+        if workers != self._workers:
+            self._workers = workers
+            self.generator = ctranslate2.Generator(
+                self._target,
+                device="cpu",
+                compute_type=self._dtype,
+                inter_threads=workers,
+                intra_threads=self._threads // workers,
+            )

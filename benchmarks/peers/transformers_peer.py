@@ -18,7 +18,7 @@ class Peer:
         self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
         self.model.generation_config.eos_token_id = None
 
-    def run(self, work: Workload, tokens: int) -> int:
+    def run(self, work: Workload, tokens: int) -> list[int]:
         ids = [passage(self.tokenizer, n, offset=i) for i, n in enumerate(work.lengths)]
         longest = max(work.lengths)
         padded = torch.tensor([[0] * (longest - len(p)) + p for p in ids])
@@ -39,5 +39,5 @@ class Peer:
             out = self.model.generate(
                 padded, attention_mask=mask, max_new_tokens=tokens, pad_token_id=0, **options
             )
-        assert out.shape[1] == longest + tokens
-        return len(ids) * work.rows * tokens
+        self.tokenizer.batch_decode(out[:, longest:])
+        return [out.shape[1] - longest] * len(out)

@@ -19,6 +19,16 @@ class Workload:
     rows: int
     goal: float
 
+    @property
+    def candidates(self) -> int:
+        """Beams or samples of all prompts."""
+        return len(self.lengths) * self.rows
+
+    @property
+    def sequences(self) -> int:
+        """What comes back: all samples, or the best beam of each prompt."""
+        return len(self.lengths) if self.kind == "beam" else self.candidates
+
 
 WORKLOADS = (
     Workload("beam4x16", MIXED, "beam", 4, 4.0),

@@ -1,0 +1,91 @@
+"""A peer's process as the benchmark sees it. While it is not asked it is stopped, with all it has started, so
+that nothing of it spins beside the others."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.peers.workloads import Workload
+
+START_S = 1200.0
+
+
+class Side:
+    """A started peer, its model loaded. command: of benchmarks.peers.serve or what speaks as it does.
+
+    limit_s: a peer that has not answered after so long is ended, and all that is asked of it then fails.
+
+    The group of processes is in our session: should we be killed, the kernel ends it though it is stopped.
+    """
+
+    def __init__(self, peer: str, command: Sequence[str], limit_s: float) -> None:
+        self.peer = peer
+        self._limit_s = limit_s
+        self._ended = ""
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "OMP_WAIT_POLICY": "passive"},
+            process_group=0,
+        )
+        # Its children may hold its pipe open: that it has ended is seen by this.
+        self._end_of_process = os.pidfd_open(self._process.pid)
+        first = self._answer(START_S)
+        self.versions: dict[str, str] = first.get("versions", {})
+        self._signal(signal.SIGSTOP)
+
+    def run(self, work: Workload, tokens: int) -> dict[str, Any]:
+        """ "seconds" and "tokens", or why there are none: "refused" or "failed"."""
+        if self._ended:
+            return {"failed": self._ended}
+        assert self._process.stdin is not None
+        self._signal(signal.SIGCONT)
+        self._process.stdin.write(f"{work.name} {tokens}\n".encode())
+        self._process.stdin.flush()
+        answer = self._answer(self._limit_s)
+        self._signal(signal.SIGSTOP)
+        return answer
+
+    def close(self) -> None:
+        """Ends the process; one that does not is killed, with all it has started."""
+        if self._process.returncode is not None:
+            return
+        self._signal(signal.SIGCONT)
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(10)
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+        os.close(self._end_of_process)
+
+    def _answer(self, seconds: float) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        ready = select.select([self._process.stdout, self._end_of_process], [], [], seconds)[0]
+        if not ready:
+            return self._end(f"no answer in {seconds:.0f} s")
+        line = self._process.stdout.readline() if self._process.stdout in ready else b""
+        if not line:
+            return self._end("its process ended")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _end(self, why: str) -> dict[str, Any]:
+        self._ended = why
+        self._signal(signal.SIGKILL)
+        return {"failed": why}
+
+    def _signal(self, number: signal.Signals) -> None:
+        try:
+            os.killpg(self._process.pid, number)
+        except ProcessLookupError:
+            return
