@@ -54,13 +54,20 @@ def _compile(function: F, extra: dict[str, Any]) -> F:
         compiled: F = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # no folder to cache in, e.g. a read-only installation
         return _without_cache(function, options)
-    # numba takes cached code as fresh while the function's own file is unchanged, and would miss
-    # changes in the helpers compiled into it, which live in other files beside and below `cpu`.
+    return compiled if stamp(compiled) else _without_cache(function, options)
+
+
+def stamp(compiled: Any) -> bool:
+    """Binds what is cached of a function to all kernels' sources; whether this numba lets us.
+
+    numba takes cached code as fresh while the function's own file is unchanged, and would miss
+    changes in the helpers compiled into it, which live in other files beside and below `cpu`.
+    """
     index: Any = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
     if not hasattr(index, "_source_stamp"):
-        return _without_cache(function, options)
+        return False
     index._source_stamp = (index._source_stamp, _sources())
-    return compiled
+    return True
 
 
 def _without_cache(function: F, options: dict[str, Any]) -> F:
