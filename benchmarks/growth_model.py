@@ -92,9 +92,9 @@ class ModelEngine:
         """Why a size cannot be measured here, if it cannot."""
         if size.prompt + size.output > self.info.max_positions:
             return f"the model has {self.info.max_positions:,} positions"
-        rows = size.width * size.groups
-        blocks = size.groups * (size.prompt // self._block_size + 1)
-        blocks += rows * (size.output // self._block_size + 2)
+        full = size.prompt // self._block_size
+        tails = -(-(size.prompt + size.output) // self._block_size) - full
+        blocks = size.groups * (full + 1 + size.width * tails)
         if blocks > self._num_blocks:
             return f"needs {blocks * self.block_bytes / 1e9:.0f} GB of KV blocks"
         return None
@@ -160,6 +160,7 @@ def grow(engine: ModelEngine, axis: str, kind: str, limit: float, largest: int |
     if axis == "output":
         return _grow_output(engine, sizes, kind, limit)
     points, left_out = list[dict[str, float]](), dict[int, str]()
+    _timed(engine, Size(), kind)  # whatever happens only once
     begin, last = time.perf_counter(), (sizes[0], 0.0)
     for value in sizes:
         size = replace(Size(), **{axis: value})

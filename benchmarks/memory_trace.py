@@ -46,7 +46,8 @@ def stratified(mean: float, count: int, rng: np.random.Generator) -> I64:
     normal = NormalDist()
     values = np.array([math.exp(sigma * normal.inv_cdf((i + 0.5) / count)) for i in range(count)])
     values *= mean / values.mean()
-    return np.maximum(1, np.rint(rng.permutation(values))).astype(np.int64)
+    lengths: I64 = np.maximum(1, np.rint(rng.permutation(values))).astype(np.int64)
+    return lengths
 
 
 @dataclass(frozen=True)

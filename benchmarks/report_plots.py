@@ -7,6 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.memory_trace import PAPER
+from benchmarks.plot_growth import growth, growth_model
+from benchmarks.plot_latency import latency
+from benchmarks.report_growth import MODEL_PLOT
+from benchmarks.report_serving import LATENCY_PLOT
 from benchmarks.report_tables import NAMES, SYSTEM_NAMES, Result, load_key, simulations, title
 
 COLOURS = {"forest": "C0", "paged": "C1", "unshared": "C2", "exact": "C4", "contiguous": "C3"}
@@ -92,51 +96,20 @@ def block_sizes(results: list[Result]) -> Any:
 
 
 def curve(results: list[Result]) -> Any:
-    """Blocks over the steps of one run."""
+    """Blocks over the steps of a run, one below the other for each."""
     from matplotlib import pyplot
 
-    r = results[-1]
-    figure, axis = pyplot.subplots(figsize=(8, 4))
-    steps = range(len(r["unique"]))
-    axis.plot(steps, r["unshared"], color="C3", label="if no row shared")
-    axis.plot(steps, r["unique"], color="C0", label="held")
-    axis.plot(steps, r["ideal"], color="C2", linestyle="--", label="token trie (the least)")
-    what = f"beam {r['width']}" if r["kind"] == "beam" else f"{r['width']} samples"
-    axis.set(
-        xlabel="step",
-        ylabel="blocks of 16 tokens",
-        title=f"{NAMES[r['trace']]}, {what}: {r['requests']} requests, one each {r['gap']} steps",
-    )
-    axis.set_ylim(0)
-    axis.legend()
-    return figure
-
-
-def growth(results: list[Result]) -> Any:
-    """Microseconds a step by size, an axis each."""
-    from matplotlib import pyplot
-
-    names = list(dict.fromkeys(r["axis"] for r in results))
-    figure, axes = pyplot.subplots(1, len(names), figsize=(3.4 * len(names), 3.6), sharey=True, squeeze=False)
-    for axis, name in zip(axes[0], names, strict=True):
-        for r in (r for r in results if r["axis"] == name):
-            sizes = [p["size"] for p in r["points"]]
-            colour = "C0" if r["kind"] == "beam" else "C1"
-            for value, style, what in (
-                ("control_us", "o-", "schedule + commit"),
-                ("plan_us", "s:", "attention plan"),
-            ):
-                axis.plot(
-                    sizes,
-                    [p[value] for p in r["points"]],
-                    style,
-                    color=colour,
-                    markersize=4,
-                    label=f"{r['kind']}: {what}",
-                )
-        axis.set(xscale="log", yscale="log", xlabel=name)
-    axes[0][0].set_ylabel("CPU microseconds a step")
-    axes[0][-1].legend(fontsize=7)
+    figure, axes = pyplot.subplots(len(results), 1, figsize=(8, 3.6 * len(results)), squeeze=False)
+    for axis, r in zip(axes[:, 0], results, strict=True):
+        steps = range(len(r["unique"]))
+        axis.plot(steps, r["unshared"], color="C3", label="if no row shared")
+        axis.plot(steps, r["unique"], color="C0", label="held")
+        axis.plot(steps, r["ideal"], color="C2", linestyle="--", label="token trie (the least)")
+        what = f"beam {r['width']}" if r["kind"] == "beam" else f"{r['width']} samples"
+        name = f"{NAMES[r['trace']]}, {what}: {r['requests']} requests, one each {r['gap']} steps"
+        axis.set(xlabel="step", ylabel="blocks of 16 tokens", title=name)
+        axis.set_ylim(0)
+        axis.legend()
     return figure
 
 
@@ -169,4 +142,6 @@ PLOTS: tuple[tuple[str, str, Callable[[list[Result]], Any]], ...] = (
     ("memory-block-size", "memory", block_sizes),
     ("memory-curve", "memory_curve", curve),
     ("growth", "growth", growth),
+    (MODEL_PLOT, "growth_model", growth_model),
+    (LATENCY_PLOT, "serving_latency", latency),
 )

@@ -1,24 +1,27 @@
 """A server under load, from outside.
 
+    python -m benchmarks.serving latency [--rates R ...] [--kind beam]  percentiles against the arrival rate
+    python -m benchmarks.serving overhead [--runs 5]                    throughput over that in process
     python -m benchmarks.serving soak [--seconds 600] [--streams 64]    faults of every kind; must stay whole
-    python -m benchmarks.serving load [--rate R | --streams N]          percentiles of latency
     python -m benchmarks.serving kill [--times 20]                      kill -9 of the engine under load
-    python -m benchmarks.serving overhead                               against the same engine in-process
 
-Each starts `forkdecode serve --model M` on loopback. --record FILE appends a JSON line, --plot FILE draws the
-latencies. The exit code is 1 when something happened that nobody asked for.
+Each starts `forkdecode serve --model M` on loopback; latency and overhead ask the same of an AsyncLLM in
+turn. --record FILE appends JSON lines. The exit code is 1 when something happened that nobody asked for.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.load.loops import closed_loop, open_loop
+from benchmarks.load.latency import Load, latency
+from benchmarks.load.loops import closed_loop
 from benchmarks.load.measure import Summary, growth
+from benchmarks.load.overhead import overhead
 from benchmarks.load.server_process import ServerProcess, server
 from benchmarks.load.traffic import traffic
 from benchmarks.record import record
@@ -31,16 +34,17 @@ FLAT = 1.05
 async def soak(running: ServerProcess, args: argparse.Namespace) -> dict[str, Any]:
     """Closed loop with every kind of client. Then nothing may run, and no block be held."""
     memory: list[dict[str, int]] = []
+    length = args.seconds or 600.0
 
     async def watch() -> None:
         while True:
             memory.append(running.memory())
-            await asyncio.sleep(args.seconds / 120)
+            await asyncio.sleep(length / 120)
 
     async with AsyncClient(running.address) as client:
         watching, begin = asyncio.create_task(watch()), time.perf_counter()
         asks = traffic(args.seed, words=(1, args.words))
-        summary = await closed_loop(client, asks, streams=args.streams, seconds=args.seconds, seed=args.seed)
+        summary = await closed_loop(client, asks, streams=args.streams, seconds=length, seed=args.seed)
         seconds = time.perf_counter() - begin
         watching.cancel()
         idle = await _idle(client)
@@ -49,28 +53,9 @@ async def soak(running: ServerProcess, args: argparse.Namespace) -> dict[str, An
     found |= {"streams": args.streams, "memory_growth": grown, "idle": idle}
     found["memory"] = {name: [memory[0][name], memory[-1][name]] for name in ("front", "engine")}
     faults = list(summary.problems())
-    faults += [
-        f"{name} memory grew {g:.3f} times" for name, g in grown.items() if g > FLAT and args.seconds >= 60
-    ]
+    faults += [f"{name} memory grew {g:.3f} times" for name, g in grown.items() if g > FLAT and length >= 60]
     faults += [] if idle else ["blocks or requests are left"]
     return found | {"faults": faults[:20]}
-
-
-async def load(running: ServerProcess, args: argparse.Namespace) -> dict[str, Any]:
-    """Well-behaved clients only."""
-    async with AsyncClient(running.address) as client:
-        begin, asks = time.perf_counter(), traffic(args.seed, words=(1, args.words))
-        common = {"seconds": args.seconds, "seed": args.seed, "weights": {"ok": 1}}
-        if args.rate:
-            summary = await open_loop(client, asks, rate=args.rate, **common)
-        else:
-            summary = await closed_loop(client, asks, streams=args.streams, **common)
-        found = summary.record(time.perf_counter() - begin)
-    if args.plot:
-        from benchmarks.load.plot import plot_latencies
-
-        plot_latencies(summary, args.plot)
-    return found | {"rate": args.rate, "streams": args.streams, "faults": summary.problems()[:20]}
 
 
 async def kill(running: ServerProcess, args: argparse.Namespace) -> dict[str, Any]:
@@ -124,43 +109,50 @@ async def _idle(client: AsyncClient) -> bool:
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=("soak", "load", "kill", "overhead"))
+    parser.add_argument("what", choices=("latency", "overhead", "soak", "kill"))
     parser.add_argument("--model", default="smollm2-135m-instruct")
-    parser.add_argument("--seconds", type=float, default=600.0)
-    parser.add_argument("--streams", type=int, default=64)
-    parser.add_argument("--rate", type=float, help="requests a second; open loop instead of --streams")
-    parser.add_argument("--words", type=int, default=150, help="of a prompt, at most")
+    parser.add_argument("--rates", nargs="*", type=float, default=[0.5, 1, 2, 3], help="requests a second")
+    parser.add_argument("--kind", choices=("sample", "beam"), default="sample", help="of latency's requests")
+    parser.add_argument("--width", type=int, default=4, help="rows of each of latency's requests")
+    parser.add_argument("--tokens", type=int, default=64, help="of each row (latency, overhead)")
+    parser.add_argument("--runs", type=int, default=5, help="pairs of runs (overhead)")
+    parser.add_argument("--seconds", type=float, help="a rate: 25; a soak: 600")
+    parser.add_argument("--streams", type=int, default=64, help="at once (soak, kill)")
+    parser.add_argument("--words", type=int, default=150, help="of a prompt, at most (soak, kill)")
     parser.add_argument("--times", type=int, default=20, help="that the engine is killed")
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--threads", type=int)
+    parser.add_argument("--threads", type=int, help="of the engine")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--log", help="where the server's log goes")
     parser.add_argument("--record", type=Path)
-    parser.add_argument("--plot", type=Path)
     return parser.parse_args(argv)
 
 
-def run(args: argparse.Namespace) -> dict[str, Any]:
+def run(args: argparse.Namespace) -> list[dict[str, Any]]:
     """What args.what finds. "faults" is what nobody asked for."""
+    threads = args.threads or len(os.sched_getaffinity(0))
     if args.what == "overhead":
-        from benchmarks.load.overhead import overhead
-
-        return overhead(args)
-    flags = ["--threads", str(args.threads)] if args.threads else []
+        return overhead(args.model, threads, args.tokens, args.runs, args.log)
+    if args.what == "latency":
+        asked = Load(args.kind, args.width, args.tokens, tuple(args.rates), args.seconds or 25.0, args.seed)
+        return latency(args.model, threads, asked, args.log)
+    flags = ["--threads", str(threads)]
     if args.what == "soak":
         # A pool that is soon in use whole: pages of a large one that are touched for the first time
         # late would look like a leak.
         flags += ["--kv-memory", "1GiB"]
     with server(args.model, flags, args.log) as running:
-        return asyncio.run({"soak": soak, "load": load, "kill": kill}[args.what](running, args))
+        return [asyncio.run({"soak": soak, "kill": kill}[args.what](running, args))]
 
 
 def main() -> None:
     args = parse()
-    found = run(args)
-    record(f"serving-{args.what}", {"model": Path(args.model).name, **found}, args.record)
-    raise SystemExit(1 if found.get("faults") else 0)
+    faults = []
+    for found in run(args):
+        settings = {"model": Path(args.model).name, "seed": args.seed}
+        record(f"serving_{args.what}", settings | found, args.record)
+        faults += found.get("faults", [])
+    if faults:
+        raise SystemExit("\n".join(faults))
 
 
 if __name__ == "__main__":

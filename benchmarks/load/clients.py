@@ -66,9 +66,15 @@ class Parts:
 
 async def ok(client: AsyncClient, ask: Ask, draw: random.Random, seen: Seen) -> None:
     begin, parts, last = time.perf_counter(), Parts(), None
+    heard: dict[int, float] = {}
     async for event in client.stream(ask.prompt, ask.strategy, **ask.options):
+        now = time.perf_counter()
         if seen.first is None and isinstance(event, (Delta, Committed, BeamUpdate, CandidateFinished)):
-            seen.first = time.perf_counter() - begin
+            seen.first = now - begin
+        if (row := _row(event)) is not None:
+            if row in heard:
+                seen.gaps.append(now - heard[row])
+            heard[row] = now
         parts.add(event)
         last = event
     if not isinstance(last, Finished):
@@ -76,6 +82,13 @@ async def ok(client: AsyncClient, ask: Ask, draw: random.Random, seen: Seen) -> 
         return
     seen.tokens = max(len(c.token_ids) for c in last.result.candidates)
     seen.problem = parts.fault(last)
+
+
+def _row(event: Event) -> int | None:
+    """Which candidate the event brings new tokens; all live rows of a beam are one."""
+    if isinstance(event, Delta):
+        return event.candidate if event.token_ids else None
+    return 0 if isinstance(event, BeamUpdate) else None
 
 
 async def cancel(client: AsyncClient, ask: Ask, draw: random.Random, seen: Seen) -> None:

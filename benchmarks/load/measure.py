@@ -20,6 +20,8 @@ class Seen:
     total: float = 0.0
     tokens: int = 0
     """Of the longest candidate."""
+    gaps: list[float] = field(default_factory=list)
+    """Seconds between two parts that brought a candidate new tokens (a beam: new hypotheses)."""
     problem: str | None = None
 
     @property
@@ -51,6 +53,7 @@ class Summary:
             "by_strategy": dict(Counter(s.kind for s in self.seen)),
             "time_to_first_token": percentiles(s.first for s in good),
             "time_per_token": percentiles(s.per_token for s in good),
+            "between_tokens": percentiles(gap for s in good for gap in s.gaps),
             "total_time": percentiles(s.total for s in good),
             "problems": self.problems()[:20],
             "num_problems": len(self.problems()),

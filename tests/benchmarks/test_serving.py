@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import random
+from collections.abc import AsyncIterator
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
-from benchmarks.load.measure import growth, percentiles
+from benchmarks.load import clients
+from benchmarks.load.latency import requests
+from benchmarks.load.measure import Seen, growth, percentiles
+from benchmarks.load.traffic import Ask
 from benchmarks.serving import parse, run
+from forkdecode import Delta, Sample
 from tests.tiny_model import save_tiny_llama
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(save_tiny_llama(tmp_path_factory.mktemp("model")))
+    return str(save_tiny_llama(tmp_path_factory.mktemp("model"), max_position_embeddings=4096))
 
 
 def test_faults_of_every_kind_leave_a_server_whole(model: str) -> None:
     args = ["soak", "--model", model, "--seconds", "6", "--streams", "8", "--words", "40", "--threads", "1"]
-    found = run(parse(args))
+    (found,) = run(parse(args))
     assert found["faults"] == []
     assert found["idle"]
     assert found["requests"] >= 8
@@ -26,9 +35,57 @@ def test_faults_of_every_kind_leave_a_server_whole(model: str) -> None:
 
 def test_a_killed_engine_is_followed_by_another(model: str, tmp_path: Path) -> None:
     args = ["kill", "--model", model, "--times", "1", "--streams", "4", "--words", "40", "--threads", "1"]
-    found = run(parse(args))
+    (found,) = run(parse(args))
     assert found["faults"] == []
     assert found["kills"] == len(found["seconds_until_it_serves"]) == 1
+
+
+def test_latency_is_told_for_each_rate_and_side(model: str) -> None:
+    """The same arrivals on both sides: as many requests, and as many waits between tokens, as were asked."""
+    args = ["latency", "--model", model, "--rates", "4", "12", "--seconds", "1.5", "--tokens", "6"]
+    found = run(parse([*args, "--width", "3", "--threads", "1"]))
+    assert [(r["rate"], r["side"]) for r in found] == [
+        (rate, side) for rate in (4, 12) for side in ("service", "in process")
+    ]
+    for r in found:
+        assert r["faults"] == []
+        assert r["first_token"]["count"] == r["requests"] > 0
+        assert 0 < r["first_token"]["p50"] <= r["first_token"]["p90"] <= r["first_token"]["p99"]
+        assert r["between_tokens"]["count"] <= r["requests"] * 3 * 5
+        assert r["tokens_per_second"] == pytest.approx(r["requests"] * 18 / r["until_last"])
+    assert [r["requests"] for r in found[::2]] == [r["requests"] for r in found[1::2]]
+    # A side that reads late is sent several tokens at once; in this little time not all of them.
+    assert all(r["between_tokens"]["count"] > r["requests"] for r in found)
+
+
+def test_what_a_service_costs_is_a_ratio_of_pairs(model: str) -> None:
+    args = ["overhead", "--model", model, "--runs", "2", "--tokens", "4", "--threads", "1"]
+    for found in run(parse(args)):
+        assert 0 < found["ratio_min"] <= found["ratio"] <= found["ratio_max"]
+
+
+def test_requests_of_a_seed_are_the_same_again() -> None:
+    first, again, other = (list(islice(requests(seed, "sample", 2, 5), 20)) for seed in (1, 1, 2))
+    assert first == again != other
+    assert {ask.options["max_tokens"] for ask in first} == {5}
+
+
+def test_a_stream_tells_when_each_candidate_had_new_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two candidates, a tick an event: 1 and 3, 2 and 5. What brings no tokens is no arrival."""
+    events = [Delta("r", 0, (1,), "a"), Delta("r", 1, (1,), "a"), Delta("r", 0, (2,), "b")]
+    events += [Delta("r", 0, (), "c"), Delta("r", 1, (2, 3), "bc")]
+
+    class Client:
+        async def stream(self, *_: object, **__: object) -> AsyncIterator[Delta]:
+            for event in events:
+                yield event
+
+    ticks = itertools.count()
+    monkeypatch.setattr(clients.time, "perf_counter", lambda: float(next(ticks)))
+    seen = Seen("Sample")
+    asyncio.run(clients.ok(Client(), Ask("x", Sample(2)), random.Random(0), seen))
+    assert seen.first == 1.0
+    assert seen.gaps == [2.0, 3.0]
 
 
 def test_percentiles_and_growth() -> None:

@@ -1,0 +1,115 @@
+"""What the records say in short: claim, number, command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from benchmarks.report_layout import table
+
+Result = dict[str, Any]
+Say = Callable[[list[Result]], str]
+
+
+def parity(results: list[Result]) -> str:
+    """A row for each part: equal hypotheses and the largest difference of scores."""
+    rows = []
+    for name in ("widths 1, 2, 4, 8 and 16, 32 new tokens", "stopping rules and length penalties, width 4"):
+        # The prompts of the second part have short answers.
+        own = [r for r in results if r["case"].startswith("short-") == name.startswith("stopping")]
+        if own:
+            equal, error = sum(r["equal"] for r in own), max(r["score_error"] for r in own)
+            lengths = [r["prompt_tokens"] for r in own]
+            prompts = f"{min(lengths):,} to {max(lengths):,} tokens"
+            rows.append([name, prompts, str(len(own)), str(equal), f"{error:.1e}"])
+    return table(["part", "prompts", "cases", "equal", "largest score error"], rows)
+
+
+def summary(results: Mapping[str, list[Result]]) -> str:
+    """A row for each claim that has records."""
+    rows = [
+        [claim, say(results[benchmark]), f"`python -m benchmarks.{command}`"]
+        for claim, benchmark, say, command in CLAIMS
+        if results.get(benchmark)
+    ]
+    return table(["claim", "number", "command"], rows)
+
+
+def span(values: Iterable[float], form: str) -> str:
+    found = sorted(values)
+    low, high = f"{found[0]:{form}}", f"{found[-1]:{form}}"
+    return low if low == high else f"{low} to {high}"
+
+
+def said_equal(results: list[Result]) -> str:
+    equal = sum(r["equal"] for r in results)
+    return f"{equal} of {len(results)} cases, scores within {max(r['score_error'] for r in results):.1e}"
+
+
+def said_throughput(results: list[Result]) -> str:
+    by_peer: dict[str, list[float]] = {}
+    for r in results:
+        if "ratio" in r:
+            by_peer.setdefault(r["peer"].replace("_", " "), []).append(r["ratio"])
+    return "; ".join(f"{peer}: {span(ratios, '.1f')}x" for peer, ratios in by_peer.items())
+
+
+def said_saving(kind: str) -> Say:
+    def say(results: list[Result]) -> str:
+        parts = []
+        for trace, name in (("alpaca", "Alpaca"), ("sharegpt", "ShareGPT")):
+            own = [r for r in results if (r["trace"], r["kind"]) == (trace, kind)]
+            if own:
+                widths = span((r["width"] for r in own), "d")
+                parts.append(f"{name} {span((r['saving'] for r in own), '.0%')} (width {widths})")
+        return "; ".join(parts)
+
+    return say
+
+
+def said_cache(results: list[Result]) -> str:
+    ratios = (r["transformers_cache_bytes"] / r["ours_peak_bytes"] for r in results)
+    return f"{span(ratios, '.1f')}x (width {span((r['width'] for r in results), 'd')})"
+
+
+def said_exponents(value: str) -> Say:
+    def say(results: list[Result]) -> str:
+        beams = [r for r in results if r["kind"] == "beam"] or results
+        return ", ".join(f"{r['axis']} {r['exponents'][value]:.2f}" for r in beams)
+
+    return say
+
+
+def said_soak(results: list[Result]) -> str:
+    r = results[-1]
+    grown = span(r["memory_growth"].values(), ".3f")
+    return f"{r['requests']:,} requests, {len(r['faults'])} faults, memory {grown} of what it was"
+
+
+def said_kill(results: list[Result]) -> str:
+    r = results[-1]
+    return f"{r['kills']} kills, {len(r['faults'])} requests that ended otherwise than they should"
+
+
+def said_overhead(results: list[Result]) -> str:
+    return "; ".join(f"{r['workload']}: {r['ratio']:.2f}" for r in results)
+
+
+CLAIMS: tuple[tuple[str, str, Say, str], ...] = (
+    ("beams equal transformers' token for token", "parity", said_equal, "parity"),
+    ("throughput over that of others, 1 is equal", "throughput", said_throughput, "throughput"),
+    ("KV blocks that sharing saves, beams", "memory", said_saving("beam"), "memory --kind beam"),
+    ("KV blocks that sharing saves, samples", "memory", said_saving("sample"), "memory --kind sample"),
+    (
+        "transformers' cache over ours",
+        "memory_transformers",
+        said_cache,
+        "memory --part transformers",
+    ),
+    ("growth of the control plane's time, exponents", "growth", said_exponents("control_us"), "growth"),
+    ("growth of a step's time, exponents", "growth_model", said_exponents("step_ms"), "growth --model"),
+    ("throughput of the service over in process", "serving_overhead", said_overhead, "serving overhead"),
+    ("a server under faults of every kind", "serving_soak", said_soak, "serving soak"),
+    ("a server whose engine is killed", "serving_kill", said_kill, "serving kill"),
+)
+"""What is claimed, the benchmark whose records say so, how it is said, and the command."""

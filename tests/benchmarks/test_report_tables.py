@@ -1,0 +1,154 @@
+"""Tables and plots of records, cell by cell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import report_serving
+from benchmarks.report_growth import growth_model
+from benchmarks.report_summary import parity, span, summary
+
+Result = dict[str, Any]
+
+
+def cells(table: str) -> list[list[str]]:
+    """The rows below the head."""
+    lines = [line for line in table.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def waits(first: float) -> dict[str, float]:
+    return {"p50": first, "p90": 2 * first, "p99": 3 * first}
+
+
+def arrivals(side: str, rate: float, kind: str = "sample") -> Result:
+    return {
+        "side": side, "rate": rate, "kind": kind, "width": 4, "tokens": 24, "requests": 50,
+        "first_token": waits(0.1 * rate), "between_tokens": waits(0.05), "tokens_per_second": 96.4,
+    }  # fmt: skip
+
+
+def grown(kind: str, axis: str, left_out: dict[str, str]) -> Result:
+    def at(size: int) -> dict[str, float]:
+        return {
+            "size": size,
+            "step_ms": 30.0 * size,
+            "control_ms": 0.5,
+            "kv_bytes": 1e6,
+            "unshared_bytes": 2e6,
+        }
+
+    exponents = {"step_ms": 1.0, "control_ms": 0.0, "kv_bytes": 0.0, "unshared_bytes": 0.0}
+    points = [at(1), at(4), at(16)]
+    return {"axis": axis, "kind": kind, "points": points, "exponents": exponents, "left_out": left_out}
+
+
+def test_latency_is_told_by_load_rate_and_side() -> None:
+    table = report_serving.latency(
+        [
+            arrivals("service", 2),
+            arrivals("service", 1, "beam"),
+            arrivals("in process", 2),
+            arrivals("service", 1),
+        ]
+    )
+    rows = cells(table)
+    assert [row[:3] for row in rows] == [
+        ["4 samples of 24 tokens", "1", "service"],
+        ["4 samples of 24 tokens", "2", "in process"],
+        ["4 samples of 24 tokens", "2", "service"],
+        ["beam 4 of 24 tokens", "1", "service"],
+    ]
+    assert rows[1][3:] == ["50", "200", "400", "600", "50", "100", "150", "96"]
+    assert table.endswith("(plots/serving-latency.svg)")
+
+
+def test_overhead_is_a_ratio_with_its_spread() -> None:
+    r = {
+        "workload": "64 streams",
+        "ratio": 0.974,
+        "ratio_min": 0.9,
+        "ratio_max": 1.01,
+        "runs": 3,
+        "goal": 0.85,
+    }
+    assert cells(report_serving.overhead([r])) == [["64 streams", "0.97", "0.90 to 1.01", "3", "0.85"]]
+
+
+def test_a_soak_tells_what_became_of_whom() -> None:
+    r = {
+        "seconds": 60.2, "streams": 8, "requests": 1031, "faults": [], "idle": True,
+        "by_status": {"ok: ok": 9, "deadline: DeadlineError": 3, "deadline: ok": 2, "killed: ok": 1},
+        "memory_growth": {"front": 1.0, "engine": 1.0321},
+    }  # fmt: skip
+    found = dict(cells(report_serving.soak([r])))
+    assert found["requests in 60 s, 8 at once"] == "1,031"
+    assert (found["read to the end"], found["missed their deadline"], found["cancelled"]) == ("9", "5", "0")
+    assert found["memory of the engine, last quarter / second"] == "1.032"
+    assert found["blocks held afterwards"] == "none"
+
+
+def test_kills_tell_how_requests_ended_and_when_it_served_again() -> None:
+    r = {
+        "kills": 3, "faults": ["x"], "by_status": {"ok: UnavailableError": 4675, "ok: ok": 2},
+        "seconds_until_it_serves": [9.4, 10.0, 27.8],
+    }  # fmt: skip
+    found = dict(cells(report_serving.kill([r])))
+    assert found["requests that ended with UnavailableError"] == "4,675"
+    assert found["ended as nobody asked for"] == "1"
+    assert found["seconds until it served again: least, median, most"] == "9, 10, 28"
+
+
+def test_growth_with_a_model_names_what_was_left_out() -> None:
+    (row,) = cells(growth_model([grown("beam", "width", {"1024": "would take 200 s", "4096": "no room"})]))
+    assert row[:5] == ["beam", "width", "1 to 16", "30 to 480", "1.00"]
+    assert row[-2:] == ["2.0 to 2.0", "1,024: would take 200 s; 4,096: no room"]
+
+
+def test_parity_is_told_by_part() -> None:
+    def case(name: str, equal: bool, error: float) -> Result:
+        return {"case": name, "equal": equal, "score_error": error, "prompt_tokens": 7}
+
+    widths, stopping = cells(
+        parity([case("text-5", True, 1e-5), case("text-9", False, 2e-5), case("short-0", True, 0)])
+    )
+    assert widths[2:] == ["2", "1", "2.0e-05"]
+    assert stopping[2:] == ["1", "1", "0.0e+00"]
+
+
+def test_the_summary_has_what_there_are_records_for() -> None:
+    memory = [
+        {"trace": "alpaca", "kind": kind, "width": width, "saving": saving}
+        for kind, width, saving in (("beam", 2, 0.36), ("beam", 32, 0.654), ("sample", 4, 0.1))
+    ]
+    throughput = [
+        {"peer": "vllm", "ratio": 1.26},
+        {"peer": "vllm", "ratio": 0.94},
+        {"peer": "x", "refused": "why"},
+    ]
+    rows = cells(summary({"memory": memory, "throughput": throughput, "parity": []}))
+    assert [row[1] for row in rows] == [
+        "vllm: 0.9 to 1.3x", "Alpaca 36% to 65% (width 2 to 32)", "Alpaca 10% (width 4)",
+    ]  # fmt: skip
+    assert all(row[2].startswith("`python -m benchmarks.") for row in rows)
+    assert span([3, 1], "d") == "1 to 3"
+
+
+def test_plots_of_latency_and_growth(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from benchmarks.report_plots import plots
+
+    records: dict[str, list[Result]] = {
+        "serving_latency": [arrivals(s, r) for r in (1, 2) for s in ("service", "in process")],
+        "growth_model": [
+            grown(kind, axis, {}) for kind in ("beam", "sample") for axis in ("width", "output")
+        ],
+    }
+    latency, growth = sorted(plots(records, tmp_path), reverse=True)
+    assert (latency.name, growth.name) == ("serving-latency.svg", "growth-model.svg")
+    # A line for each side and percentile in two plots, with a mark a rate; matplotlib names lines so.
+    assert latency.read_text().count('<g id="line2d_') >= 2 * 2 * 3
+    assert growth.read_text().count('<g id="line2d_') >= 2 * 2 * 4
