@@ -1,11 +1,13 @@
 """Hostile requests against a server: each is refused properly or served, and hurts nobody.
 
-    python -m benchmarks.hostile --spawn [--requests 10000]         starts a server of a tiny random model
-    python -m benchmarks.hostile --address HOST:PORT                 one that runs, with nothing else to do
+    python -m benchmarks.hostile --spawn [--requests 10000] [--sessions 200]   a server of a tiny random model
+    python -m benchmarks.hostile --address HOST:PORT                  one that runs, with nothing else to do
 
 Half of the requests go one by one, and the engine's steps are read around each: a refused one must not have
 reached the engine. The other half go several at a time, while good requests run beside them whose results
-must stay exact. Prints a record; the exit code is 1 when something was not as it must be.
+must stay exact. Then come tree sessions (hostile_sessions): half of them one by one, the other half at once
+beside a good one, whose tree must stay what it is. Prints a record; the exit code is 1 when something was not
+as it must be.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import grpc
 import grpc.aio
 
 from benchmarks.hostile_requests import METHODS, Attack, attacks
+from benchmarks.hostile_sessions import attack_sessions
 from benchmarks.record import record
 from forkdecode.constraints.catalogue_build import build_catalogue
 from forkdecode.constraints.catalogue_file import save_catalogue
@@ -190,7 +193,9 @@ async def together(striker: Striker, hostile: Iterable[Attack], streams: int) ->
     await asyncio.gather(*(strike_on() for _ in range(streams)))
 
 
-async def attack_server(address: str, count: int, seed: int, streams: int = 8) -> dict[str, Any]:
+async def attack_server(
+    address: str, count: int, seed: int, streams: int = 8, sessions: int = 0
+) -> dict[str, Any]:
     """All of it; the result of a record, with what must not be under "faults"."""
     options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
     found, done = Found(), asyncio.Event()
@@ -205,10 +210,12 @@ async def attack_server(address: str, count: int, seed: int, streams: int = 8) -
         await together(striker, attacks(seed + 1, model, count - count // 2), streams)
         done.set()
         await good
+        trees = await attack_sessions(address, channel, stub, model, seed, sessions)
         seconds = time.perf_counter() - begin
         stats = await _rested(stub)
-    if stats.used_blocks or stats.running_groups or stats.waiting_groups:
-        found.faults.append(f"blocks or requests are left: {stats.used_blocks} {stats.running_groups}")
+    if stats.used_blocks or stats.running_groups or stats.waiting_groups or stats.held_nodes:
+        left = f"{stats.used_blocks} {stats.running_groups} {stats.held_nodes}"
+        found.faults.append(f"blocks, requests or nodes are left: {left}")
     return {
         "requests": count,
         "seconds": round(seconds, 1),
@@ -219,7 +226,8 @@ async def attack_server(address: str, count: int, seed: int, streams: int = 8) -
             "median": round(median(found.neighbours), 3),
             "worst": round(max(found.neighbours), 3),
         },
-        "faults": found.faults[:50],
+        "sessions": trees.as_record(),
+        "faults": (found.faults + trees.faults)[:50],
     }
 
 
@@ -248,6 +256,7 @@ def main() -> int:
     where.add_argument("--address", help="host:port of a server that runs")
     where.add_argument("--spawn", action="store_true", help="start one of a tiny random model")
     parser.add_argument("--requests", type=int, default=10_000)
+    parser.add_argument("--sessions", type=int, default=200, help="tree sessions")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--streams", type=int, default=8, help="requests at a time in the second half")
     parser.add_argument("--record", type=Path, help="append the record to this file")
@@ -262,7 +271,7 @@ def main() -> int:
             model = save_tiny_llama(Path(folder))
             flags = ["--num-blocks", "512", *_catalogues(Path(folder))]
             address = stack.enter_context(server(str(model), flags)).address
-        result = asyncio.run(attack_server(address, args.requests, args.seed, args.streams))
+        result = asyncio.run(attack_server(address, args.requests, args.seed, args.streams, args.sessions))
     record("hostile", result, args.record)
     return 1 if result["faults"] else 0
 

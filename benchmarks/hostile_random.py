@@ -31,7 +31,8 @@ def fill(rng: random.Random, message: Any, model: ServedModel) -> None:
         if rng.random() < 0.5:
             continue
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            getattr(message, field.name)[_number(rng, model)] = rng.choice(_DOUBLES)
+            worth = field.message_type.fields_by_name["value"]
+            getattr(message, field.name)[_number(rng, model)] = _value(rng, worth, model)
         elif not field.is_repeated:
             if field.message_type is not None:
                 getattr(message, field.name).SetInParent()

@@ -72,7 +72,9 @@ def _command_path(name: str, action: str, message: Message) -> str:
     if name.startswith(f"{action}.") or name == "command_id":
         return name
     if isinstance(message, pb.DecodeNodes):
-        return f"{action}.{_decode_path(name, message)}"
+        path = _decode_path(name, message)
+        known = path != name or name in message.DESCRIPTOR.fields_by_name
+        return f"{action}.{path}" if known else name
     if isinstance(message, pb.OpenTree) and name in pb.TreeLimits.DESCRIPTOR.fields_by_name:
         return f"{action}.limits.{name}"
     return f"{action}.{name}" if name in message.DESCRIPTOR.fields_by_name else name

@@ -4,6 +4,7 @@ not as it must be is found out."""
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,6 +15,8 @@ import pytest
 
 from benchmarks.hostile import Found, Striker, attack_server
 from benchmarks.hostile_requests import METHODS, Attack, attacks
+from benchmarks.hostile_sessions import TreesFound
+from benchmarks.hostile_trees import ACTIONS, TreeAttack, tree_attacks
 from forkdecode.errors import InvalidRequestError
 from forkdecode.results import ServedModel
 from forkdecode.rpc.status import status_of
@@ -48,11 +51,56 @@ def test_equal_seeds_make_equal_requests_of_every_kind() -> None:
 
 def test_a_server_refuses_or_serves_each_and_its_good_requests_are_exact() -> None:
     with tiny_llm(num_blocks=512, block_size=16) as llm, running_server(llm) as server:
-        result = asyncio.run(attack_server(server.address, 400, seed=5))
+        result = asyncio.run(attack_server(server.address, 300, seed=5, sessions=4))
     assert result["faults"] == []
     assert result["exact_neighbours"] >= 3
+    sessions = result["sessions"]
+    assert (sessions["count"], sessions["exact_neighbours"] > 0, sessions["resumed"] > 0) == (4, True, True)
+    assert sessions["outcomes"]["wrong secret"] == {"INVALID_ARGUMENT": 16}
     codes = {code for outcomes in result["outcomes"].values() for code in outcomes}
     assert {"OK", "INVALID_ARGUMENT", "RESOURCE_EXHAUSTED"} >= codes >= {"OK", "INVALID_ARGUMENT"}
+
+
+TREE_KINDS = {
+    "plain",
+    "wrong value",
+    "wrong record",
+    "random command",
+    "unknown field",
+    "no action",
+    "damaged command",
+    "garbage",
+    "huge",
+}
+
+
+def test_equal_seeds_make_equal_commands_of_every_kind() -> None:
+    made = list(tree_attacks(random.Random(3), MODEL, 1, 1000))
+    assert made == list(tree_attacks(random.Random(3), MODEL, 1, 1000))
+    assert {attack.kind for attack in made} == TREE_KINDS
+    numbered = [attack for attack in made if attack.number is not None]
+    for attack in numbered:
+        assert pb.TreeCommand.FromString(attack.data).command_id == attack.number
+    actions = {pb.TreeCommand.FromString(attack.data).WhichOneof("action") for attack in numbered}
+    assert actions == {*ACTIONS, None}
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
+        (None, "was accepted"),
+        (pb.Error(code=13, message="internal"), "was refused with INTERNAL"),
+        (pb.Error(code=3), "was refused without a field"),
+        (pb.Error(code=3, path="fork_node.seeds"), "fork_node.seeds was named for fork_node.n"),
+        (pb.Error(code=3, path="fork_node.n"), ""),
+        (pb.Error(code=8, path="max_nodes"), ""),
+    ],
+)
+def test_what_must_not_be_said_to_a_command_is_a_fault(error: pb.Error | None, fault: str) -> None:
+    found = TreesFound()
+    found.answered(TreeAttack("wrong value", b"", 1, True, "fork_node.n"), error)
+    assert len(found.faults) == bool(fault)
+    assert all(fault in one for one in found.faults)
 
 
 Behaviour = Callable[[bytes, Any], Awaitable[bytes | None]]

@@ -209,6 +209,11 @@ def decode_with(change: Callable[[pb.DecodeNodes], Any]) -> pb.TreeCommand:
     return pb.TreeCommand(decode_nodes=message)
 
 
+@pytest.mark.parametrize("name", ["536870911", "max_nodes", "command_id", "decode_nodes.17"])
+def test_a_name_that_a_command_lacks_stays_as_it_is(name: str) -> None:
+    assert field_path(name, decode_with(lambda m: None)) == name
+
+
 WRONG: list[tuple[pb.TreeCommand, str, str]] = [
     (pb.TreeCommand(), "action", "action"),
     (pb.TreeCommand(command_id=2**63, fork_node=pb.ForkNode()), "command_id", "command_id"),
