@@ -16,7 +16,8 @@ so that all sides search trees of one shape. EOS is ignored. The sides:
                                  from level to level, so that nothing is computed twice, but all is copied.
 
 The tree runs beside each side, one run each in turn, after a warm-up; ratios are the side's time over the
-tree's, pairwise, by their median. Every run begins with a cold cache. Tokens computed are the engine's own
+tree's, pairwise, by their median. A record is made after each pair, of all pairs of its side so far: the
+last one of a side counts. Every run begins with a cold cache. Tokens computed are the engine's own
 counts, and must be, in the tree: the prompt but its last token, then of each node decoded its last token
 once and, of each child, all tokens but its last. Blocks are counted at the end of each level before what
 is pruned goes, against as many blocks as its paths would need without sharing.
@@ -30,7 +31,7 @@ import statistics
 import time
 import uuid
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -258,17 +259,25 @@ def open_llm(args: argparse.Namespace, *, prefix_cache: bool) -> LLM:
     return LLM(args.model, dtype=args.dtype, threads=args.threads, prefix_cache=prefix_cache)
 
 
-def compare(name: str, tree: Side, side: Side, prompt: Tokens, shape: Shape, pairs: int) -> dict[str, Any]:
-    """Runs in turn."""
+Pair: TypeAlias = tuple[Run, Run]
+
+
+def paired(tree: Side, side: Side, prompt: Tokens, shape: Shape, pairs: int) -> Iterator[Pair]:
+    """Runs in turn, each pair as soon as it is done."""
     small = Shape(len(prompt[:32]), 2, shape.ways, 2, 2)
     for warm in (tree, side):
         warm(prompt[:32], small, 0)
-    runs = [(tree(prompt, shape, seed), side(prompt, shape, seed)) for seed in range(1, pairs + 1)]
+    for seed in range(1, pairs + 1):
+        yield tree(prompt, shape, seed), side(prompt, shape, seed)
+
+
+def compared(name: str, runs: Sequence[Pair]) -> dict[str, Any]:
+    """What the pairs so far say."""
     ratios = [theirs.seconds / ours.seconds for ours, theirs in runs]
     ours, theirs = runs[0]
     return {
         "side": name,
-        "pairs": pairs,
+        "pairs": len(runs),
         "ratio": statistics.median(ratios),
         "ratio_range": [min(ratios), max(ratios)],
         "tree_seconds": statistics.median(ours.seconds for ours, _ in runs),
@@ -312,14 +321,15 @@ def main(argv: Sequence[str] | None = None) -> None:
         flush=True,
     )
     for name in args.sides:
-        found = compare(name, tree, open_side(name, args, llm), prompt, shape, args.pairs)
-        record("tree", settings | found, args.record)
-        low, high = found["ratio_range"]
-        print(
-            f"{name:13s} {found['ratio']:6.2f} x the tree's time ({low:.2f} to {high:.2f}), "
-            f"{found['side_computed'] or 'unknown'} tokens computed",
-            flush=True,
-        )
+        runs: list[Pair] = []
+        for pair in paired(tree, open_side(name, args, llm), prompt, shape, args.pairs):
+            runs.append(pair)
+            found = compared(name, runs)
+            record("tree", settings | found, args.record)
+            low, high = found["ratio_range"]
+            told = f"{name:17s} {found['ratio']:6.2f} x the tree's time ({low:.2f} to {high:.2f})"
+            tokens = found["side_computed"] or "unknown"
+            print(f"{told}, pair {len(runs)}, {tokens} tokens computed", flush=True)
     llm.close()
 
 

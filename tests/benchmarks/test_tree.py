@@ -36,10 +36,11 @@ def test_a_short_search_on_every_side(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model, file = save_tiny_llama(tmp_path / "tiny"), tmp_path / "tree.jsonl"
-    command = f"--model {model} --threads 1 --pairs 1 --prompt 48 --levels 3 --ways 3 --keep 3 --tokens 5"
+    command = f"--model {model} --threads 1 --pairs 2 --prompt 48 --levels 3 --ways 3 --keep 3 --tokens 5"
     tree.main([*command.split(), "--record", str(file), "--sides", *tree.SIDES])
     records = [json.loads(line)["result"] for line in file.read_text().splitlines()]
-    assert [found["side"] for found in records] == list(tree.SIDES)
+    assert [found["side"] for found in records] == [side for side in tree.SIDES for _ in range(2)]
+    assert [found["pairs"] for found in records] == [1, 2] * len(tree.SIDES)
     shape = Shape(48, 3, 3, 3, 5)
     by_side = {found["side"]: found for found in records}
     assert {found["tree_computed"] for found in records} == {shape.least}
@@ -49,7 +50,7 @@ def test_a_short_search_on_every_side(
     assert shape.least < by_side["requests-on"]["side_computed"] < decoded + paths
     assert by_side["transformers"]["side_computed"] is None
     assert records[0]["leaves"] == 9
-    assert [found["same_leaves"] for found in records[:2]] == [1.0, 1.0]
+    assert [found["same_leaves"] for found in records[:4]] == [1.0] * 4
     assert records[0]["saved"] == 0.5
     assert "each once" in capsys.readouterr().out
 
