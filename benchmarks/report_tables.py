@@ -19,7 +19,12 @@ LOAD_KEYS = ("model", "accelerator", "devices", "trace", "kind", "width", "count
 def memory(results: list[Result]) -> str:
     head = ["trace", "kind", "width or n", "requests", "saving", "paper, 2 to 6", "blocks / ideal", "waste"]
     head += ["copies a token", "KB copied a token", "contiguous / ours", "reserved / ours"]
-    return table(head, (memory_row(r) for r in results))
+    return table(head, map(memory_row, in_order(results)))
+
+
+def in_order(results: list[Result]) -> list[Result]:
+    """Results of benchmarks.memory as the paper's figures have them: traces, samples before beams, widths."""
+    return sorted(results, key=lambda r: (list(NAMES).index(r["trace"]), r["kind"] == "beam", r["width"]))
 
 
 def memory_row(r: Result) -> list[str]:
@@ -43,7 +48,7 @@ def memory_blocks(results: list[Result]) -> str:
             f"{s['waste']:.1%}",
             f"{s['copied_tokens_per_token']:.2f}",
         ]
-        for r in results
+        for r in in_order(results)
         if r["width"] == 4
         for size, s in r["block_sizes"].items()
     ]
@@ -68,7 +73,7 @@ def memory_transformers(results: list[Result]) -> str:
                 f"{r['transformers_peak_bytes'] / 1e6:.0f} MB",
                 f"{r['transformers_cache_bytes'] / r['ours_peak_bytes']:.2f}",
             ]
-            for r in results
+            for r in sorted(results, key=lambda r: int(r["width"]))
         ),
     )
 

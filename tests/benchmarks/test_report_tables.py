@@ -10,6 +10,7 @@ import pytest
 from benchmarks import report_serving
 from benchmarks.report_growth import growth_model
 from benchmarks.report_summary import parity, span, summary
+from benchmarks.report_tables import in_order
 
 Result = dict[str, Any]
 
@@ -106,6 +107,13 @@ def test_growth_with_a_model_names_what_was_left_out() -> None:
     (row,) = cells(growth_model([grown("beam", "width", {"1024": "would take 200 s", "4096": "no room"})]))
     assert row[:5] == ["beam", "width", "1 to 16", "30 to 480", "1.00"]
     assert row[-2:] == ["2.0 to 2.0", "1,024: would take 200 s; 4,096: no room"]
+
+
+def test_memory_is_in_the_same_order_whatever_was_measured_last() -> None:
+    keys = [("sharegpt", "beam", 2), ("alpaca", "beam", 16), ("alpaca", "beam", 4), ("sharegpt", "sample", 2)]
+    results = [{"trace": trace, "kind": kind, "width": width} for trace, kind, width in keys]
+    found = [(r["trace"], r["kind"], r["width"]) for r in in_order(results)]
+    assert found == [keys[2], keys[1], keys[3], keys[0]]
 
 
 def test_parity_is_told_by_part() -> None:
