@@ -96,6 +96,12 @@ class Catalogues:
         UnavailableError where its file can't be had yet."""
         return self._current("name", name)[0]
 
+    def is_current(self, name: str) -> bool:
+        """Whether get() finds it, or that there is none, without looking into a file."""
+        with self._lock:
+            entry = self._entries.get(name)
+        return entry is None or entry.path is None or _stamp(entry.path) == entry.stamp
+
     def constraint(self, spec: FromCatalogue, digest: str | None = None) -> CatalogueConstraint:
         """What `spec` names. digest: of the catalogue that it has to be, however it may have been replaced.
 

@@ -21,13 +21,15 @@ from forkdecode.constraints.grammar_text import (
     refusal,
 )
 from forkdecode.constraints.grammar_tokens import GrammarTokens, grammar_tokens
-from forkdecode.errors import EngineClosedError, GroupFailedError
+from forkdecode.errors import EngineClosedError, GroupFailedError, QueueFullError
 from forkdecode.text.token_bytes import TokenBytes
 
 COMPILE_SECONDS = 5.0
 """What takes longer is refused. llguidance can't be stopped, but its other limits end it soon after."""
 MAX_KEPT = 64
 """Compiled grammars; of the others the least recently used are forgotten first."""
+RETRY_AFTER = 1.0
+"""Seconds after which a request may be sent again whose grammar found no thread to compile it."""
 COMPILE_THREADS = 2
 COMPILE_STACK = 1 << 29
 """Bytes of address space. llguidance recurses along rules that lead to rules, as deep as a source of
@@ -84,8 +86,9 @@ class Grammars:
 
         stop_ids: ids that end a candidate besides EOS ids. opening: whether the generated text begins the
         whole text (the prompt has none), which matters to tokenizers that drop its first space.
-        Raises InvalidRequestError naming the part of the spec at fault, with llguidance's message, and
-        EngineClosedError after close() for what was not compiled before.
+        Raises InvalidRequestError naming the part of the spec at fault, with llguidance's message,
+        QueueFullError while too many others are compiled, and EngineClosedError after close() for what was
+        not compiled before.
         """
         key = (spec, opening and self._strips)
         future = self._begin(key)
@@ -94,11 +97,20 @@ class Grammars:
         except GrammarError as error:
             raise refusal(spec, str(error)) from None
         except TimeoutError:
-            future.cancel()  # if it has not begun; one that has is there for whoever asks again
+            if future.cancel():  # it has not begun; one that has is there for whoever asks again
+                raise _busy() from None
             raise self._too_slow(spec) from None
         except CancelledError:
-            raise self._too_slow(spec) from None
+            raise _busy() from None
         return GrammarConstraint(compiled, self._having_workers(), np.array(stop_ids, np.int64))
+
+    def begin(self, spec: GrammarSpec, *, opening: bool = False) -> Future[Compiled] | None:
+        """Has it compiled, for of(); None where it has been."""
+        try:
+            future = self._begin((spec, opening and self._strips))
+        except EngineClosedError:
+            return None
+        return None if future.done() else future
 
     def close(self) -> None:
         """Ends the threads; what is still to be worked out fails. Idempotent."""
@@ -112,10 +124,16 @@ class Grammars:
                 self._known.move_to_end(key)
                 return future
             if len(self._known) >= MAX_KEPT:
-                self._known.popitem(last=False)
+                self._forget_one()
             future = self._known[key] = self._submit(key)
         future.add_done_callback(self._forget_failed(key))
         return future
+
+    def _forget_one(self) -> None:
+        """Of those that nobody may be waiting for, the one that was asked for or compiled first."""
+        oldest = next((key for key, future in self._known.items() if future.done()), None)
+        if oldest is not None:
+            del self._known[oldest]
 
     def _submit(self, key: _Key) -> Future[Compiled]:
         with _STACK_SIZE:
@@ -131,10 +149,14 @@ class Grammars:
         known, lock = self._known, self._lock  # not self, which has the future: it would live on with it
 
         def done(future: Future[Compiled]) -> None:
-            if future.cancelled() or future.exception() is not None:
-                with lock:
-                    if known.get(key) is future:
-                        del known[key]
+            failed = future.cancelled() or future.exception() is not None
+            with lock:
+                if known.get(key) is not future:
+                    return
+                if failed:
+                    del known[key]
+                else:
+                    known.move_to_end(key)
 
         return done
 
@@ -174,3 +196,8 @@ class Grammars:
         if not first.any():
             raise GrammarError("no text of this model's tokens matches it")
         return Compiled(root, first, tokens, describe)
+
+
+def _busy() -> QueueFullError:
+    problem = "constraint: too many other grammars are being compiled"
+    return QueueFullError(problem, field="constraint", retry_after=RETRY_AFTER)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 
@@ -40,6 +41,7 @@ class ConstraintMaker:
         self._eos_ids = tuple(eos_ids)
         self._catalogues = Catalogues(vocab_size, eos_ids) if catalogues is None else catalogues
         self._callers = ThreadPoolExecutor(1, "forkdecode-prefix-function")
+        self._openers = ThreadPoolExecutor(1, "forkdecode-catalogues")
         self._grammars: Grammars | None = None
         if tokens is not None and self._eos_ids:
             self._grammars = Grammars(tokens, vocab_size, self._eos_ids, names)
@@ -66,8 +68,20 @@ class ConstraintMaker:
         if self._tokens is None:
             raise invalid("constraint", "this model has no tokenizer", "a catalogue, or None")
         assert self._grammars is not None, "there is a tokenizer, and an EOS id"
-        opening = prompt is not None and not self._tokens.lengths[prompt].any()
-        return self._grammars.of(spec, stop_ids=stop_ids, opening=opening)
+        return self._grammars.of(spec, stop_ids=stop_ids, opening=self._opens(prompt))
+
+    def begin(self, spec: ConstraintSpec, prompt: I64 | None = None) -> Future[Any] | None:
+        """Starts what of() would wait for, of the same spec and prompt; None where it would not wait, or is
+        refused anyway. How the future ends is of() to say."""
+        if isinstance(spec, FromCatalogue):
+            known = self._catalogues.is_current(spec.name)
+            return None if known else self._openers.submit(self._catalogues.get, spec.name)
+        if self._grammars is None:
+            return None
+        return self._grammars.begin(spec, opening=self._opens(prompt))
+
+    def _opens(self, prompt: I64 | None) -> bool:
+        return prompt is not None and self._tokens is not None and not self._tokens.lengths[prompt].any()
 
     def calling(self, function: PrefixFunction, prompt: I64) -> Constraint:
         """What a caller's function allows after `prompt` [P]. All functions share one thread."""
@@ -76,6 +90,7 @@ class ConstraintMaker:
     def close(self) -> None:
         """Ends the threads that work for constraints. Idempotent."""
         self._callers.shutdown(wait=False, cancel_futures=True)
+        self._openers.shutdown(wait=False, cancel_futures=True)
         if self._grammars is not None:
             self._grammars.close()
 

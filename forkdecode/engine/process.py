@@ -7,8 +7,6 @@ reported, hands it over, and goes on.
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import os
 import select
 import signal
@@ -16,42 +14,27 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import structlog
 
-from forkdecode.allowed import Constraint
 from forkdecode.config import DEFAULT_MODEL
 from forkdecode.constraints.catalogues import Catalogues
-from forkdecode.constraints.continued import continued
-from forkdecode.constraints.grammar_tokens import special_names
-from forkdecode.constraints.maker import ConstraintMaker
+from forkdecode.engine.desk import Desk, Outgoing
 from forkdecode.engine.heartbeat import Heartbeat
 from forkdecode.engine.log import configure_logs
-from forkdecode.engine.port import Job, Sink
 from forkdecode.engine.rotation import Rotation
 from forkdecode.engine.start import build_engine
 from forkdecode.engine.thread import EngineThread
+from forkdecode.engine.whole import Maker
 from forkdecode.errors import ForkdecodeError, ModelLoadError
 from forkdecode.model.default_model import SMOLLM2, ensure
 from forkdecode.model.loader import LoadedModel, load
-from forkdecode.scheduler.events import GroupEvent, GroupFailed, GroupFinished
-from forkdecode.scheduler.request import DecodeRequest
-from forkdecode.text.stop import StopAutomata, StopAutomaton
-from forkdecode.text.token_bytes import token_bytes
 from forkdecode.wire.frames import FrameReader, Outbox
 from forkdecode.wire.messages import (
-    AskStats,
-    Cancel,
-    Events,
     Failed,
     Hello,
-    Refused,
     Start,
-    Stats,
-    Submit,
-    Tree,
 )
 from forkdecode.wire.records import CODEC
 
@@ -175,128 +158,6 @@ def _hub_snapshot(model: str) -> str | None:
     except OSError:
         return None
     return None if config is None else str(Path(config).parent)
-
-
-class Outgoing:
-    """What the front end is to hear: collected over a step, sent as one frame."""
-
-    def __init__(self, outbox: Outbox) -> None:
-        self._outbox = outbox
-        self._pending: list[GroupEvent | Refused] = []
-
-    def sink(self, request_id: str, ended: Callable[[], object]) -> Sink:
-        """One request's. Called in the engine's thread, as flush is."""
-
-        def take(event: GroupEvent | ForkdecodeError) -> None:
-            if isinstance(event, ForkdecodeError):
-                self._pending.append(Refused(request_id, event))
-                ended()
-                return
-            self._pending.append(event)
-            if isinstance(event, (GroupFinished, GroupFailed)):
-                ended()
-
-        return take
-
-    def flush(self) -> None:
-        """Sends what has come together."""
-        if self._pending:
-            events, self._pending = tuple(self._pending), []
-            self._outbox.put(CODEC.encode(Events(events)))
-
-    def send(self, message: Stats | Events) -> None:
-        """Sends at once, from any thread."""
-        self._outbox.put(CODEC.encode(message))
-
-
-class Maker:
-    """Of requests that have crossed, what has not: stop automata and constraints, made here from the
-    options, and shared."""
-
-    def __init__(self, loaded: LoadedModel, catalogues: Catalogues) -> None:
-        self._automata: StopAutomata | None = None
-        size, tokens, names = loaded.info.vocab_size, None, None
-        if loaded.tokenizer is not None:
-            tokens = token_bytes(loaded.tokenizer, size)
-            names = special_names(loaded.tokenizer)
-            self._automata = StopAutomata(tokens)
-        self._constraints = ConstraintMaker(tokens, size, loaded.info.eos_ids, names, catalogues)
-
-    def whole(self, sent: DecodeRequest) -> DecodeRequest:
-        """The request with all that it had. Raises InvalidRequestError, and UnavailableError where its
-        catalogue has been replaced since it was checked."""
-        automaton, constraint = self._automaton(sent.options.stop), self._constraint(sent)
-        if automaton is None and constraint is None:
-            return sent
-        return dataclasses.replace(sent, automaton=automaton, constraint=constraint)
-
-    def _automaton(self, stop: tuple[str, ...]) -> StopAutomaton | None:
-        return self._automata.of(stop) if stop and self._automata is not None else None
-
-    def _constraint(self, sent: DecodeRequest) -> Constraint | None:
-        spec = sent.options.constraint
-        if spec is None:
-            return None
-        before = sent.prompt[: sent.constraint_start]
-        constraint = self._constraints.of(spec, sent.stop_ids, before, sent.catalogue)
-        return continued(constraint, sent.prompt, sent.constraint_start)
-
-
-class Desk:
-    """Takes the front end's messages, in a thread of its own, until it hangs up."""
-
-    def __init__(self, thread: EngineThread, outgoing: Outgoing, maker: Maker) -> None:
-        self._thread = thread
-        self._outgoing = outgoing
-        self._maker = maker
-        self._live: dict[int, DecodeRequest] = {}
-
-    def run(self, reader: FrameReader) -> None:
-        """Ends the engine at the end."""
-        try:
-            while (data := reader.read()) is not None:
-                self._obey(CODEC.decode(data))
-        except Exception:
-            _log.exception("engine_inbox_broken")
-        finally:
-            self._thread.close()
-
-    def _obey(self, message: object) -> None:
-        if isinstance(message, Submit):
-            self._submit(message)
-        elif isinstance(message, Cancel):
-            request = self._live.get(message.number)
-            if request is not None:
-                self._thread.cancel(request)
-        elif isinstance(message, Tree):
-            self._thread.tree(message.op)
-        elif isinstance(message, AskStats):
-            self._ask_stats(message.number)
-        else:
-            raise ValueError(f"a {type(message).__name__} is nothing to say to an engine")
-
-    def _submit(self, message: Submit) -> None:
-        numbers = range(message.number, message.number + len(message.requests))
-        try:
-            jobs = [self._job(*pair) for pair in zip(numbers, message.requests, strict=True)]
-            self._thread.submit(jobs)
-        except ForkdecodeError as error:
-            for number in numbers:
-                self._live.pop(number, None)
-            self._outgoing.send(Events(tuple(Refused(r.request_id, error) for r in message.requests)))
-
-    def _job(self, number: int, sent: DecodeRequest) -> Job:
-        request = self._maker.whole(sent)
-        self._live[number] = request
-        return Job(request, self._outgoing.sink(request.request_id, lambda: self._live.pop(number, None)))
-
-    def _ask_stats(self, number: int) -> None:
-        # A dead engine answers nothing: the process ends, and that is the answer.
-        with contextlib.suppress(ForkdecodeError):
-            answer = self._thread.ask_stats()
-            answer.add_done_callback(
-                lambda done: None if done.exception() else self._outgoing.send(Stats(number, done.result()))
-            )
 
 
 if __name__ == "__main__":

@@ -107,6 +107,8 @@ class Server:
         self._trees: Trees | None = None
         # Two: a long prompt that is tokenised must not keep all others waiting to be checked.
         self._workers = ThreadPoolExecutor(2, thread_name_prefix="forkdecode-requests")
+        # Their own: a session's commands wait for its grammars.
+        self._tree_workers = ThreadPoolExecutor(2, thread_name_prefix="forkdecode-trees")
         self._loop = asyncio.get_running_loop()
         self._server = grpc.aio.server(
             interceptors=[ReflectionGuard(settings.tokens)], options=_channel_options(settings)
@@ -152,12 +154,14 @@ class Server:
             requests,
             self._running,
             courier,
-            self._workers,
+            self._tree_workers,
             block_size=backend.capacity.block_size,
             max_command_bytes=self._settings.max_request_bytes,
             clock=self._clock,
         )
-        service = TreeService(self._trees, guard, self._workers, stall_timeout=self._settings.stall_timeout)
+        service = TreeService(
+            self._trees, guard, self._tree_workers, stall_timeout=self._settings.stall_timeout
+        )
         self._server.add_generic_rpc_handlers((method_table(self._servicer, service),))
         await self._health.add_to(self._server)
         names = (SERVICE.full_name, health.SERVICE_NAME, reflection.SERVICE_NAME)
@@ -201,7 +205,8 @@ class Server:
         await self._server.stop(last_words)
         if self._servicer is not None:
             self._servicer.close()
-        self._workers.shutdown(wait=False, cancel_futures=True)
+        for workers in (self._workers, self._tree_workers):
+            workers.shutdown(wait=False, cancel_futures=True)
 
     def _hear_anywhere(self, state: EngineState) -> None:
         if self._metrics is not None:

@@ -17,7 +17,7 @@ from forkdecode.requests.score import PreparedScore
 from forkdecode.results import Event, ServedModel
 from forkdecode.rpc.convert_events import event_message, model_response, score_response, stats_response
 from forkdecode.rpc.convert_prompts import prompt_of
-from forkdecode.rpc.convert_requests import MAX_REQUEST_ID, decode_call, score_call
+from forkdecode.rpc.convert_requests import MAX_REQUEST_ID, DecodeCall, decode_call, score_call
 from forkdecode.rpc.parse import parse
 from forkdecode.rpc.v1 import decode_pb2 as pb
 from forkdecode.scheduler.events import GroupEvent
@@ -62,11 +62,14 @@ class Servicer:
         self._log_prompts = log_prompts
         self._courier = courier
         self._workers = workers
+        # Apart: a grammar may take seconds.
+        self._compilers = ThreadPoolExecutor(4, thread_name_prefix="forkdecode-constraints")
         # Apart: stats wait for the engine's step.
         self._askers = ThreadPoolExecutor(2, thread_name_prefix="forkdecode-stats")
 
     def close(self) -> None:
-        """Ends the threads that ask for stats."""
+        """Ends its own threads."""
+        self._compilers.shutdown(wait=False, cancel_futures=True)
         self._askers.shutdown(wait=False, cancel_futures=True)
 
     async def decode(self, data: bytes, context: Context) -> None:
@@ -74,7 +77,10 @@ class Servicer:
         record = CallRecord("Decode")
 
         async def work(caller: Caller) -> None:
-            prepared, charge = await self._in_worker(self._read_decode, data, record)
+            read = await self._in_worker(self._read_decode, data, record)
+            if isinstance(read, DecodeCall):
+                read = await self._in_worker(self._prepare, read, record, slow=True)
+            prepared, charge = read
             outbox = self._outbox(prepared.request, prepared.assembler.events)
             async with self._sent(outbox, charge, caller, record, len(data)):
                 await self._stream(outbox, context)
@@ -146,10 +152,14 @@ class Servicer:
 
         return await self._guard.serve(context, record, work)
 
-    def _read_decode(self, data: bytes, record: CallRecord) -> tuple[Prepared, Charge]:
+    def _read_decode(self, data: bytes, record: CallRecord) -> tuple[Prepared, Charge] | DecodeCall:
+        """The call alone where a constraint is to be made, which may take long."""
         request = _read(pb.DecodeRequest, data, record)
         self._note(record, request)
         call = decode_call(request)
+        return self._prepare(call, record) if call.options.constraint is None else call
+
+    def _prepare(self, call: DecodeCall, record: CallRecord) -> tuple[Prepared, Charge]:
         prepared = self._requests.prepare(
             call.prompt,
             call.strategy,
@@ -233,8 +243,9 @@ class Servicer:
             await write_in_time(context, message, self._stall_timeout, outbox.request.request_id)
             name = ""
 
-    async def _in_worker(self, work: Callable[..., T], *arguments: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._workers, work, *arguments)
+    async def _in_worker(self, work: Callable[..., T], *arguments: Any, slow: bool = False) -> T:
+        workers = self._compilers if slow else self._workers
+        return await asyncio.get_running_loop().run_in_executor(workers, work, *arguments)
 
 
 def _read(kind: type[M], data: bytes, record: CallRecord) -> M:

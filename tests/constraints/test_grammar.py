@@ -12,7 +12,7 @@ import pytest
 from forkdecode.constraint_types import JsonSchema, Lark, Regex
 from forkdecode.constraints import grammar
 from forkdecode.constraints.grammar_text import GrammarSpec
-from forkdecode.errors import EngineClosedError, GroupFailedError, InvalidRequestError
+from forkdecode.errors import EngineClosedError, GroupFailedError, InvalidRequestError, QueueFullError
 from tests.constraints.grammar_bytes import EOS, NO_TEXT, SECOND_EOS, after, grammars, ids_of, spelled
 
 ENDLESS = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
@@ -138,12 +138,19 @@ def test_what_takes_too_long_is_refused_and_may_be_had_later(monkeypatch: pytest
     monkeypatch.setattr(grammar, "grammar_text", lambda spec: (going.wait(60), read(spec))[1])
     compiler = grammars(seconds=0.01)
     slow = [Regex(f"a{{{i}}}") for i in range(1, 4)]  # more than there are threads
-    for spec in slow:
+    for spec in slow[:2]:
         with pytest.raises(
             InvalidRequestError, match=r"constraint\.pattern: takes too long .* 0\.01 seconds"
         ):
             compiler.of(spec)
+    with pytest.raises(QueueFullError) as busy:  # which is no fault of its own
+        compiler.of(slow[2])
+    assert (busy.value.field, busy.value.retry_after) == ("constraint", 1.0)
+    begun = [compiler.begin(spec) for spec in slow]
     going.set()
+    for future in begun:
+        assert future is None or future.result(60)
+    assert [compiler.begin(spec) for spec in slow] == [None] * 3
     patient = grammars()
     assert all(ids_of(patient.of(spec).rows()) for spec in slow)
 

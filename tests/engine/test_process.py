@@ -6,6 +6,7 @@ import dataclasses
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,14 +15,16 @@ import pytest
 
 from forkdecode.constraints.catalogues import Catalogues
 from forkdecode.engine.core import Engine
-from forkdecode.engine.process import Desk, Maker, Outgoing, tokenizer_folder
+from forkdecode.engine.desk import Desk, Outgoing
+from forkdecode.engine.process import tokenizer_folder
 from forkdecode.engine.thread import EngineThread
-from forkdecode.errors import CancelledError, EngineClosedError
+from forkdecode.engine.whole import Maker
+from forkdecode.errors import CancelledError, EngineClosedError, GroupFailedError
 from forkdecode.scheduler.events import GroupFailed, GroupFinished, TokensAppended
-from forkdecode.scheduler.request import DecodeRequest
+from forkdecode.scheduler.request import DecodeRequest, NodeRef, Release, Share
 from forkdecode.types import Greedy, Sample
 from forkdecode.wire.frames import FrameReader, Outbox
-from forkdecode.wire.messages import AskStats, Cancel, Events, Refused, Stats, Submit
+from forkdecode.wire.messages import AskStats, Cancel, Events, Refused, Stats, Submit, Tree
 from forkdecode.wire.records import CODEC
 from tests.scheduler.engines import assert_idle, request, toy_engine
 from tests.tiny_model import byte_tokenizer, save_tiny_llama
@@ -32,7 +35,7 @@ NO_TOKENIZER: Any = SimpleNamespace(tokenizer=None, info=SimpleNamespace(vocab_s
 class FrontEnd:
     """Speaks to an engine that runs in this process."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, maker: Maker | None = None) -> None:
         ours, theirs = socket.socketpair()
         self.engine, self._socks = engine, (ours, theirs)
         self._out, self._in = Outbox(ours, CODEC.schema, 2**30), FrameReader(ours, CODEC.schema)
@@ -40,7 +43,7 @@ class FrontEnd:
         outgoing = Outgoing(self._back)
         self.thread = EngineThread(engine, outgoing.flush)
         self._read = FrameReader(theirs, CODEC.schema)
-        desk = Desk(self.thread, outgoing, Maker(NO_TOKENIZER, Catalogues(32, ())))
+        desk = Desk(self.thread, outgoing, maker or Maker(NO_TOKENIZER, Catalogues(32, ())))
         self._desk = threading.Thread(target=desk.run, args=(self._read,))
         self._desk.start()
 
@@ -115,6 +118,65 @@ def test_what_cannot_be_submitted_is_refused_by_name(front_end: FrontEnd) -> Non
     events = until_ends(front_end, 3)[-1].events
     assert [event.request_id for event in events] == ["a", "a", "b"]
     assert all(isinstance(event, Refused) and event.error.field == "request_id" for event in events)
+
+
+class SlowMaker(Maker):
+    """Has requests whose id begins with "slow" wait until `ready`; and "bad" ones break."""
+
+    def __init__(self) -> None:
+        super().__init__(NO_TOKENIZER, Catalogues(32, ()))
+        self.ready: Future[None] = Future()
+
+    def begin(self, sent: DecodeRequest) -> Future[Any] | None:
+        return self.ready if sent.request_id.startswith("slow") else None
+
+    def whole(self, sent: DecodeRequest) -> DecodeRequest:
+        if sent.request_id.startswith("bad"):
+            raise RuntimeError("a fault of ours")
+        return super().whole(sent)
+
+
+def test_nobody_waits_for_another_s_grammar() -> None:
+    maker = SlowMaker()
+    front_end = FrontEnd(toy_engine(), maker)
+    node, other = NodeRef("tree", 1), NodeRef("other", 1)
+    slow = dataclasses.replace(request("slow", [3, 4, 5, 6, 7], Greedy(), max_tokens=2), origin=node)
+    front_end.send(Submit(1, (slow,)))
+    front_end.send(Submit(2, (request("slow and cancelled", [3], Greedy(), max_tokens=2000),)))
+    front_end.send(Tree(Share(node, (NodeRef("tree", 2),), 4)))
+    front_end.send(Tree(Release("tree", (1,))))
+    fast = dataclasses.replace(request("fast", [3], Greedy(), max_tokens=2), origin=other)
+    front_end.send(Submit(3, (fast,)))
+    assert until_ends(front_end, 1)[-1].events[-1].request_id == "fast"
+    behind = dataclasses.replace(request("behind", [3, 4, 5, 6, 7], Greedy(), max_tokens=2), origin=node)
+    front_end.send(Submit(4, (behind,)))
+    front_end.send(Cancel(2))
+    front_end.send(AskStats(1))
+    stats = front_end.receive()
+    assert isinstance(stats, Stats)
+    assert (stats.stats.finished_groups, stats.stats.running_groups, stats.stats.waiting_groups) == (1, 0, 0)
+    maker.ready.set_result(None)
+    last = {e.request_id: e for frame in until_ends(front_end, 3) for e in frame.events}
+    assert isinstance(last["slow"], GroupFinished)
+    assert isinstance(last["behind"], GroupFinished)
+    cancelled = last["slow and cancelled"]
+    assert isinstance(cancelled, GroupFailed)
+    assert isinstance(cancelled.error, CancelledError)
+    front_end.send(Tree(Release("tree")))
+    front_end.send(Tree(Release("other")))
+    front_end.close()
+    assert_idle(front_end.engine)
+
+
+def test_a_request_that_cannot_be_made_is_answered_and_the_engine_goes_on() -> None:
+    front_end = FrontEnd(toy_engine(), SlowMaker())
+    front_end.send(Submit(1, (request("bad", [3], Greedy(), max_tokens=2),)))
+    (event,) = until_ends(front_end, 1)[-1].events
+    assert isinstance(event, Refused)
+    assert isinstance(event.error, GroupFailedError)
+    front_end.send(Submit(2, (request("good", [3], Greedy(), max_tokens=2),)))
+    assert isinstance(until_ends(front_end, 1)[-1].events[-1], GroupFinished)
+    front_end.close()
 
 
 def test_an_engine_that_dies_tells_everybody_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:

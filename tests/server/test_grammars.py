@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 import grpc
 import pytest
 
 from forkdecode import LLM, Beam, Finished, InvalidRequestError, JsonSchema, Lark, Regex, Sample, Strategy
+from forkdecode.constraints.grammar import Grammars
 from forkdecode.constraints.grammar_text import GrammarSpec
+from forkdecode.rpc.v1 import decode_pb2 as pb
 from forkdecode.rpc.v1.decode_pb2_grpc import DecodeServiceStub
 from tests.llm.grammar_oracle import check
 from tests.llm.models import EOS_ID, PROMPT, outcome
@@ -48,6 +53,32 @@ def test_an_error_has_the_position_and_names_its_field(stub: DecodeServiceStub, 
     assert isinstance(error, InvalidRequestError)
     assert error.field == field
     assert why in str(error)
+
+
+def test_grammars_that_take_long_hold_up_nobody_else(
+    stub: DecodeServiceStub, llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More of them than there are threads for, while a stream runs and others ask."""
+    go, compile_now = threading.Event(), Grammars._compile
+
+    def compile_late(self: Grammars, key: Any) -> Any:
+        go.wait(60)
+        return compile_now(self, key)
+
+    monkeypatch.setattr(Grammars, "_compile", compile_late)
+    running = stub.Decode(request_of(max_tokens=100, ignore_eos=True))
+    next(running)
+    slow = [stub.Decode(request_of(constraint=Regex(f"x{i}*"), max_tokens=4)) for i in range(6)]
+    try:
+        for strategy in STRATEGIES.values():
+            events = remote_events(stub, strategy, request_of(strategy, prompt=PROMPT, max_tokens=4))
+            assert isinstance(events[-1], Finished)
+        assert stub.Tokenize(pb.TokenizeRequest(prompt=pb.Prompt(text="a"))).token_ids
+        assert list(running)
+    finally:
+        go.set()
+    for call in slow:
+        assert list(call)
 
 
 def test_what_takes_no_grammar_is_refused_by_name(stub: DecodeServiceStub) -> None:
