@@ -22,6 +22,11 @@ class _Replay(torch.nn.Module):
         output: ModelOutput = kwargs[_OUTPUT_ARGUMENT]
         return output
 
+    @property
+    def decoder(self) -> _Replay:
+        """What OPT's forward calls of it."""
+        return self
+
 
 class LogitsHead:
     """The model's own forward after its decoder: lm_head and whatever scaling or cap follows."""
