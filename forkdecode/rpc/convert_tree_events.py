@@ -96,6 +96,7 @@ def _opened_message(event: TreeOpened) -> pb.TreeOpened:
         grace=event.grace,
         idle_timeout=event.idle_timeout,
         max_command_bytes=event.max_command_bytes,
+        block_size=event.block_size,
     )
 
 
@@ -110,6 +111,7 @@ def _opened_of(message: pb.TreeOpened) -> TreeOpened:
         message.grace if message.HasField("grace") else None,
         message.idle_timeout if message.HasField("idle_timeout") else None,
         message.max_command_bytes if message.HasField("max_command_bytes") else None,
+        message.block_size if message.HasField("block_size") else None,
     )
 
 

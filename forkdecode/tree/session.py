@@ -85,6 +85,7 @@ class TreeSession:
         self.seed = secrets.randbelow(MAX_SEED + 1) if opening.seed is None else opening.seed
         self._port = port
         self._model = requests.info.name
+        self._block_size = block_size
         self._emit = emit
         self._post = post
         self._clock = clock
@@ -124,7 +125,7 @@ class TreeSession:
     def snapshot(self) -> TreeOpened:
         """The session as it is: a client's first event."""
         nodes = tuple(self._growth.info(node) for node in self._nodes)
-        return TreeOpened(self.name, self._model, self.seed, nodes, self._limits)
+        return TreeOpened(self.name, self._model, self.seed, nodes, self._limits, block_size=self._block_size)
 
     def command(self, command: Command) -> None:
         """Carries out a command, or refuses it: that is an event."""

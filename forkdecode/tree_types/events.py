@@ -53,7 +53,7 @@ class TreeOpened:
 
     limits: what it may hold. Of a session by a server: secret is what resumes it, beside its name, within
     `grace` seconds after its connection was lost; idle_timeout: seconds after which it is ended when it is
-    not used; max_command_bytes: of one command, as it is sent.
+    not used; max_command_bytes: of one command, as it is sent. block_size: tokens of a KV block.
     """
 
     tree: str
@@ -65,6 +65,7 @@ class TreeOpened:
     grace: float | None = None
     idle_timeout: float | None = None
     max_command_bytes: int | None = None
+    block_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

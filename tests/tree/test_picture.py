@@ -52,6 +52,7 @@ def test_a_picture_of_a_search(tmp_path: Path) -> None:
     assert nodes[5]["shared"] == nodes[6]["shared"] - own - 1
     assert [node["gone"] is not None for node in nodes] == [False, False, True, True, *[False] * 4]
     assert nodes[7]["ended"] is None
+    assert (parsed.data["block_size"], parsed.data["blocks"]) == (4, None)
     labels = parsed.data["steps"]
     assert labels[nodes[1]["born"]].endswith(": 3 new")
     assert labels[nodes[2]["gone"]].endswith(": 2 pruned")

@@ -2,7 +2,8 @@
 const data = JSON.parse(document.getElementById("tree").textContent);
 const nodes = data.nodes;
 const $ = (id) => document.getElementById(id);
-const WIDTH = 290, HEIGHT = data.blocks ? 72 : 60, ACROSS = WIDTH + 56, DOWN = HEIGHT + 10;
+const BLOCK = data.blocks ? data.blocks.size : data.block_size;
+const WIDTH = 290, HEIGHT = BLOCK ? 72 : 60, ACROSS = WIDTH + 56, DOWN = HEIGHT + 10;
 const NEVER = Infinity;
 /** A parent stands in the middle of its children; in large trees beside the first, where one sees both. */
 const CENTRED = nodes.length <= 60;
@@ -13,6 +14,7 @@ for (const node of nodes) node.children = [];
 nodes.forEach((node, place) => {
   node.place = place;
   node.depth = node.parent === null ? 0 : nodes[node.parent].depth + 1;
+  node.start = node.parent === null ? 0 : nodes[node.parent].start + nodes[node.parent].tokens;
   if (node.parent !== null) nodes[node.parent].children.push(node);
 });
 
@@ -62,7 +64,7 @@ const tokensOf = (node) => (node.pieces.length ? grown(node) : grows(node) ? 0 :
 
 const blocks = { at: -1, ref: 0, table: 0, refs: new Map(), tables: new Map() };
 function moveBlocks() {
-  if (!data.blocks) return;
+  if (!data.blocks) return data.block_size && shareBlocks();
   if (blocks.at > state.step) Object.assign(blocks, { ref: 0, table: 0, refs: new Map(), tables: new Map() });
   const { refs, tables } = data.blocks;
   for (; blocks.ref < refs.length && refs[blocks.ref][0] <= state.step; blocks.ref++) {
@@ -73,6 +75,27 @@ function moveBlocks() {
   for (; blocks.table < tables.length && tables[blocks.table][0] <= state.step; blocks.table++)
     blocks.tables.set(tables[blocks.table][1], tables[blocks.table][2]);
   blocks.at = state.step;
+}
+
+/** Blocks that nobody recorded: those that paths need, and how many nodes' paths have all of each, or end in it. */
+function shareBlocks() {
+  const all = nodes.map((node) => (born(node) && !gone(node) ? 1 : 0)), ends = all.slice();
+  for (let at = nodes.length; at-- > 0; ) {
+    const { parent } = nodes[at];
+    if (parent === null) continue;
+    all[parent] += all[at];
+    if (!tokensOf(nodes[at])) ends[parent] += ends[at];
+  }
+  blocks.refs.clear();
+  for (const node of nodes) {
+    const own = born(node) ? tokensOf(node) : 0, end = node.start + own, table = [];
+    for (let at = Math.floor(node.start / BLOCK); own && at * BLOCK < end; at++) {
+      const count = ((at + 1) * BLOCK <= end ? all : ends)[node.place], name = `${at} of ${node.name}`;
+      table.push(name);
+      if (count) blocks.refs.set(name, count);
+    }
+    blocks.tables.set(node.place, table);
+  }
 }
 
 const SHADES = [[1, "#a5b4fc", "1"], [2, "#34d399", "2"], [3, "#facc15", "3-4"], [5, "#fb923c", "5-8"], [9, "#ef4444", "9 or more"]];
@@ -174,9 +197,9 @@ function count() {
   const lost = there.filter(gone).length, growing = there.filter((node) => grows(node) && !gone(node)).length;
   const said = [`${number(there.length)} nodes`, `${number(lost)} pruned`, `${number(growing)} growing`];
   said.push(`${number(own)} tokens generated`, `${number(path)} of paths computed`, `${number(shared)} shared`);
-  if (data.blocks) {
+  if (BLOCK) {
     const all = [...blocks.refs.values()];
-    said.push(`${number(all.length)} blocks of ${data.blocks.size}, ${number(all.filter((n) => n > 1).length)} shared`);
+    said.push(`${number(all.length)} blocks of ${BLOCK}, ${number(all.filter((n) => n > 1).length)} shared`);
   }
   $("counts").textContent = said.join(", ");
 }
@@ -276,7 +299,7 @@ function play() {
 function start() {
   $("notes").textContent = data.notes;
   $("step").max = Math.max(0, data.steps.length - 1);
-  if (data.blocks) {
+  if (BLOCK) {
     $("legend").appendChild(element("span", "", "references of a block:"));
     for (const [, colour, name] of SHADES) {
       const item = $("legend").appendChild(element("span", ""));

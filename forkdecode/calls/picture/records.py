@@ -52,13 +52,15 @@ class Blocks:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """steps: a label for each place of the slider. notes: said below the title."""
+    """steps: a label for each place of the slider. notes: said below the title. block_size: where no blocks
+    were recorded, tokens of a block: those are shown that the nodes' paths need, as they share them."""
 
     title: str
     steps: tuple[str, ...]
     nodes: tuple[PictureNode, ...]
     notes: str = ""
     blocks: Blocks | None = None
+    block_size: int | None = None
 
     def __post_init__(self) -> None:
         for place, node in enumerate(self.nodes):
@@ -66,6 +68,8 @@ class Picture:
                 raise invalid("nodes", f"node {place} comes before its parent {node.parent}", "parents first")
             if len(node.pieces) != len(node.grown):
                 raise invalid("grown", f"has {len(node.grown)} steps", "one for each of the pieces")
+        if self.block_size is not None and self.block_size < 1:
+            raise invalid("block_size", f"is {self.block_size}", "at least 1, or None")
 
     def to_json(self) -> dict[str, Any]:
         """What json.dumps takes; numbers that JSON lacks are left out."""
@@ -82,13 +86,14 @@ class Picture:
         if not isinstance(plain, Mapping) or plain.get("format") != FORMAT:
             raise invalid("file", "is no picture of a tree", _ALLOWED)
         try:
-            blocks = plain["blocks"]
+            blocks, block_size = plain["blocks"], plain.get("block_size")
             return Picture(
                 title=_text(plain["title"]),
                 steps=tuple(map(_text, plain["steps"])),
                 nodes=tuple(map(_node, plain["nodes"])),
                 notes=_text(plain["notes"]),
                 blocks=None if blocks is None else _blocks(blocks),
+                block_size=None if block_size is None else _int(block_size),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise invalid("file", f"is no picture of a tree ({error})", _ALLOWED) from error

@@ -18,7 +18,7 @@ def draw(view: TreeView, title: str | None, scores: Mapping[Node, float] | None)
     assert view.opened is not None, "the session's first event is there"
     name = f"{view.opened.tree}, {view.opened.model}"
     chosen = name if title is None else check_unicode("title", title)
-    return view.history.picture(chosen, _checked(scores))
+    return view.history.picture(chosen, _checked(scores), view.opened.block_size)
 
 
 def _checked(scores: Mapping[Node, float] | None) -> dict[Node, float]:

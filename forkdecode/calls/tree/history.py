@@ -76,8 +76,8 @@ class TreeHistory:
                 seen.computed = 0 if i % each else usage.prompt_tokens - usage.cached_tokens
                 seen.shared = usage.prompt_tokens - seen.computed
 
-    def picture(self, title: str, scores: Mapping[Node, float]) -> Picture:
-        """Of all that is remembered; steps are the changes of the tree."""
+    def picture(self, title: str, scores: Mapping[Node, float], block_size: int | None = None) -> Picture:
+        """Of all that is remembered; steps are the changes of the tree. block_size: of its KV."""
         seen = sorted(self._seen.values(), key=lambda one: one.node.id)
         places = {one.node.id: place for place, one in enumerate(seen)}
         steps = _Steps(seen)
@@ -101,7 +101,7 @@ class TreeHistory:
             for one in seen
         )
         notes = f"{self._forgotten} nodes that were pruned long ago are not shown" if self._forgotten else ""
-        return Picture(title, steps.labels, nodes, notes)
+        return Picture(title, steps.labels, nodes, notes, block_size=block_size)
 
 
 class _Steps:

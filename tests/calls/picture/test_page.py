@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +76,13 @@ def test_the_page_is_whole_and_asks_for_nothing() -> None:
 def test_pictures_survive_json() -> None:
     blocks = Blocks(4, ((0, 7, 1), (1, 7, 2)), ((0, 0, (7,)),))
     node = PictureNode("0", None, "prompt", "Once", 1, pieces=("On", "ce"), grown=(0, 1))
-    whole = Picture("t", ("a", "b"), (node, *picture(HOSTILE).nodes[1:]), "n", blocks)
+    whole = Picture("t", ("a", "b"), (node, *picture(HOSTILE).nodes[1:]), "n", blocks, 16)
     assert Picture.of_json(json.loads(json.dumps(whole.to_json()))) == whole
+    older = whole.to_json()
+    del older["block_size"]
+    for plain in older["nodes"]:
+        del plain["item"]
+    assert Picture.of_json(older) == replace(whole, block_size=None)
     unscored = PictureNode("0", None, "prompt", "", 1, score=float("-inf"), logprob=float("nan"))
     again = Picture.of_json(Picture("t", (), (unscored,)).to_json())
     assert (again.nodes[0].score, again.nodes[0].logprob) == (None, None)
@@ -91,6 +97,7 @@ def test_pictures_survive_json() -> None:
         {"nodes": 3},
         {"title": None},
         {"blocks": {"size": "a"}},
+        {"block_size": 0},
         {"blocks": {"size": 1, "refs": [[1]], "tables": []}},
     ],
 )
@@ -174,3 +181,32 @@ def test_in_a_browser_blocks_have_the_colour_of_their_references(browser: Browse
         slide(browser, step)
         seen.append((browser.run(TEXTS)[0], browser.run(refs)))
     assert seen == [("a", "1,0"), ("ab", "3,0"), ("abc", "0"), ("a", "1,0")]
+
+
+def test_in_a_browser_blocks_that_were_not_recorded_are_those_of_the_paths(
+    browser: Browser, tmp_path: Path
+) -> None:
+    """Blocks of 4: the prompt's 5 tokens are one and a beginning, of which a child has a copy."""
+    nodes = (
+        PictureNode("0", None, "prompt", "", 5),
+        PictureNode("1", 0, "generated", "", 5, 1, 2),
+        PictureNode("2", 0, "generated", "", 3, 1, 2, 4),
+        PictureNode("3", 1, "given", "", 0, 3, 3),
+        PictureNode("4", 1, "generated", "", 4, 3, 5),
+    )
+    show(browser, tmp_path, Picture("b", tuple("012345"), nodes, block_size=4))
+    boxes = "[...document.querySelectorAll('.node')]"
+    refs = f"{boxes}.map((box) => [...box.querySelectorAll('i')].map((cell) => cell.dataset.refs).join())"
+    seen = {}
+    for step in (0, 1, 2, 3, 4, 5, 2):
+        slide(browser, step)
+        names = browser.run(f"{boxes}.map((box) => box.dataset.node)")
+        seen[step] = dict(zip(names, browser.run(refs), strict=True))
+    assert seen[0] == {"0": "1,1"}
+    assert seen[1] == {"0": "3,3", "1": "", "2": ""}  # they grow from where it ends
+    assert seen[2] == {"0": "3,1", "1": "1,1", "2": "1"}
+    assert seen[3] == {"0": "5,1", "1": "3,3", "2": "1", "3": "", "4": ""}
+    assert seen[4] == {"0": "4,1", "1": "3,3", "2": "0", "3": "", "4": ""}
+    assert seen[5] == {"0": "4,1", "1": "3,2", "2": "0", "3": "", "4": "1,1"}
+    assert "5 blocks of 4, 1 shared" in browser.run("document.getElementById('counts').textContent")
+    assert "references of a block" in browser.run("document.getElementById('legend').textContent")
