@@ -28,14 +28,26 @@ class _Replay(torch.nn.Module):
         return self
 
 
+def _replaying(model: PreTrainedModel) -> PreTrainedModel:
+    """A shallow copy, which shares every module but the decoder, so that no family's rule is repeated here."""
+    shallow = copy.copy(model)
+    shallow._modules = dict(model._modules)
+    shallow._modules[model.base_model_prefix] = _Replay()
+    return shallow
+
+
+def replayed(model: PreTrainedModel, output: ModelOutput) -> torch.Tensor:
+    """The logits that the model's forward makes of its decoder's output. Raises whatever it raises where it
+    does not take it from the decoder in the way that LogitsHead needs."""
+    logits: torch.Tensor = _replaying(model)(**{_OUTPUT_ARGUMENT: output}, use_cache=False).logits
+    return logits
+
+
 class LogitsHead:
     """The model's own forward after its decoder: lm_head and whatever scaling or cap follows."""
 
     def __init__(self, model: PreTrainedModel, vocab_size: int) -> None:
-        # A shallow copy shares every module but the decoder, so that no family's rule is repeated here.
-        self._model = copy.copy(model)
-        self._model._modules = dict(model._modules)
-        self._model._modules[model.base_model_prefix] = _Replay()
+        self._model = _replaying(model)
         self._row_bytes = vocab_size * max(4, model.dtype.itemsize)
 
     @property
