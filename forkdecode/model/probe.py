@@ -9,6 +9,8 @@ convolution), and a batch of unrelated rows would leak.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +19,7 @@ from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
 
 from forkdecode.errors import ModelLoadError
+from forkdecode.model.head import replayed
 from forkdecode.model.support import refuse
 
 PROBE = "forkdecode_probe"
@@ -84,25 +87,36 @@ def probe(name: str, model: PreTrainedModel) -> ProbeResult:
     accepted = inspect.signature(model.forward).parameters
     if missing := [p for p in _NEEDED_PARAMETERS if p not in accepted]:
         raise refuse(name, f"its forward takes no {', '.join(missing)}")
-    before = model.config._attn_implementation
-    try:
-        model.set_attn_implementation(PROBE)
+    with _trial(name, model, "a trial run of two tokens failed"):
         recorder, same = _run(model, first_token=2)
         _, mixed = _run(model, first_token=3)
-    except ModelLoadError:
-        raise
-    except Exception as error:
-        raise refuse(name, f"a trial run of two tokens failed: {type(error).__name__}: {error}") from error
-    finally:
-        model.set_attn_implementation(before)
     _check_layers(name, model, recorder)
     if not bool(same.isfinite().all()):
         raise refuse(name, "a trial run of two tokens gave NaN or infinite logits")
     if not torch.allclose(same, mixed, rtol=1e-2, atol=1e-3 * float(same.abs().max()) + 1e-6):
         raise refuse(name, "it mixes tokens outside attention (recurrence or convolution)")
+    with _trial(name, model, "its forward can't take what its decoder has computed"):
+        again = _replay(model, first_token=2)
+    if not torch.allclose(same, again, rtol=2e-2, atol=1e-2 * float(same.abs().max()) + 1e-6):
+        raise refuse(name, "its logits come of more than its decoder's last hidden state")
     layers = [recorder.layers[i] for i in range(len(recorder.layers))]
     shapes = tuple((int(layer.key.shape[1]), int(layer.key.shape[3])) for layer in layers)
     return ProbeResult(shapes, _windows(name, model, layers), int(same.shape[-1]))
+
+
+@contextmanager
+def _trial(name: str, model: PreTrainedModel, failed: str) -> Iterator[None]:
+    """With the probe's attention. Raises ModelLoadError for whatever is raised within."""
+    before = model.config._attn_implementation
+    try:
+        model.set_attn_implementation(PROBE)
+        yield
+    except ModelLoadError:
+        raise
+    except Exception as error:
+        raise refuse(name, f"{failed}: {type(error).__name__}: {error}") from error
+    finally:
+        model.set_attn_implementation(before)
 
 
 @torch.inference_mode()
@@ -116,6 +130,16 @@ def _run(model: PreTrainedModel, first_token: int) -> tuple[_Recorder, Tensor]:
     arguments: dict[str, Any] = {PROBE: recorder}
     output = model(input_ids=ids, position_ids=positions, use_cache=False, logits_to_keep=keep, **arguments)
     return recorder, output.logits[0, -1].float()
+
+
+@torch.inference_mode()
+def _replay(model: PreTrainedModel, first_token: int) -> Tensor:
+    """The same logits in two parts, as an engine computes them: the decoder, then what follows it."""
+    device: torch.device = model.device
+    ids, positions = torch.tensor([[first_token, 2]], device=device), torch.tensor([[0, 1]], device=device)
+    arguments: dict[str, Any] = {PROBE: _Recorder()}
+    output = model.base_model(input_ids=ids, position_ids=positions, use_cache=False, **arguments)
+    return replayed(model, output)[0, -1].float()
 
 
 def _check_layers(name: str, model: PreTrainedModel, recorder: _Recorder) -> None:

@@ -182,6 +182,37 @@ def test_positions_that_reach_nothing_are_seen() -> None:
         probe("blind", BlindLlama(llama_config()))
 
 
+class DeafLlama(LlamaForCausalLM):
+    """Has more to its logits than what its decoder answers."""
+
+    def __init__(self, config: LlamaConfig, *, breaks: bool) -> None:
+        super().__init__(config)
+        self.breaks = breaks
+
+    def forward(self, input_ids: Any = None, position_ids: Any = None, use_cache: Any = None,
+                logits_to_keep: Any = 0, **kw: Any) -> Any:  # fmt: skip
+        output = super().forward(
+            input_ids=input_ids, position_ids=position_ids, use_cache=use_cache, logits_to_keep=0, **kw
+        )
+        if input_ids is not None:
+            output.logits = output.logits + 1.0
+        elif self.breaks:
+            raise TypeError("no ids")
+        return output
+
+
+@pytest.mark.parametrize(
+    ("breaks", "why"),
+    [(True, "its forward can't take what its decoder has computed: TypeError: no ids"),
+     (False, "its logits come of more than its decoder's last hidden state")],
+)  # fmt: skip
+def test_logits_that_the_decoder_does_not_tell_are_seen(breaks: bool, why: str) -> None:
+    torch.manual_seed(0)
+    model = DeafLlama(llama_config(), breaks=breaks)
+    with pytest.raises(ModelLoadError, match=why):
+        probe("deaf", model)
+
+
 def test_a_layer_without_attention_is_seen() -> None:
     model = LlamaForCausalLM(llama_config())
     model.model.layers[1].self_attn.forward = lambda hidden_states, **_: (hidden_states, None)
