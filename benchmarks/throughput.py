@@ -33,7 +33,7 @@ from forkdecode.model.loader import resolve_dtype
 
 OURS = "forkdecode"
 PEERS = ("transformers", "transformers_batching", "ctranslate2", "vllm", "vllm_cached")
-WARM_TOKENS = 4
+WARM_TOKENS = 2
 Result = dict[str, Any]
 
 
@@ -157,7 +157,10 @@ def main() -> None:
             stack.callback(side.close)
             return side
 
-        ours, others = started(OURS), [started(peer) for peer in args.peer]
+        ours = started(OURS)
+        if ours.ended:
+            raise SystemExit(f"{OURS}: {ours.ended}")
+        others = [started(peer) for peer in args.peer]
         for work in WORKLOADS:
             if not args.workload or work.name in args.workload:
                 compare(work, args.tokens, ours, others, args.runs, done)

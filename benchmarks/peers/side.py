@@ -21,6 +21,7 @@ class Side:
     """A started peer, its model loaded. command: of benchmarks.peers.serve or what speaks as it does.
 
     limit_s: a peer that has not answered after so long is ended, and all that is asked of it then fails.
+    ended: why, once it has.
 
     The group of processes is in our session: should we be killed, the kernel ends it though it is stopped.
     """
@@ -28,7 +29,7 @@ class Side:
     def __init__(self, peer: str, command: Sequence[str], limit_s: float) -> None:
         self.peer = peer
         self._limit_s = limit_s
-        self._ended = ""
+        self.ended = ""
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -38,14 +39,18 @@ class Side:
         )
         # Its children may hold its pipe open: that it has ended is seen by this.
         self._end_of_process = os.pidfd_open(self._process.pid)
-        first = self._answer(START_S)
+        try:
+            first = self._answer(START_S)
+        except BaseException:
+            self._end("interrupted")
+            raise
         self.versions: dict[str, str] = first.get("versions", {})
         self._signal(signal.SIGSTOP)
 
     def run(self, work: Workload, tokens: int) -> dict[str, Any]:
         """ "seconds" and "tokens", or why there are none: "refused" or "failed"."""
-        if self._ended:
-            return {"failed": self._ended}
+        if self.ended:
+            return {"failed": self.ended}
         assert self._process.stdin is not None
         self._signal(signal.SIGCONT)
         self._process.stdin.write(f"{work.name} {tokens}\n".encode())
@@ -80,7 +85,7 @@ class Side:
         return answer
 
     def _end(self, why: str) -> dict[str, Any]:
-        self._ended = why
+        self.ended = why
         self._signal(signal.SIGKILL)
         return {"failed": why}
 
