@@ -29,7 +29,7 @@ class _Replay(torch.nn.Module):
 
 
 def _replaying(model: PreTrainedModel) -> PreTrainedModel:
-    """A shallow copy, which shares every module but the decoder, so that no family's rule is repeated here."""
+    """A shallow copy that shares every module but the decoder, so that no family's rule is repeated here."""
     shallow = copy.copy(model)
     shallow._modules = dict(model._modules)
     shallow._modules[model.base_model_prefix] = _Replay()
