@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 from forkdecode_kernels.node_attention import HEAD_DIMS
+from forkdecode_kernels.reference.perturbed import LEAST
+from forkdecode_kernels.row_candidates import ROW_TILE
 from forkdecode_kernels.triton import (
     beam_topk,
     beam_topk_kernels,
@@ -17,6 +19,7 @@ from forkdecode_kernels.triton import (
     filtered_draw,
     node_attention,
     paged_decode,
+    perturbed,
     philox,
     write_kv,
 )
@@ -183,6 +186,31 @@ def selection_configs() -> Iterator[Config]:
     yield Config(
         "beam_topk row sums", beam_topk_kernels.row_sums_kernel, {"NORMALIZED": False, "BLOCK": tiles}
     )
+    rows = 262_144 // ROW_TILE
+    yield Config(
+        "row top-k tile sums",
+        beam_topk_kernels.tile_sums_kernel,
+        {"TILE": ROW_TILE},
+        beam_topk.tile_warps(ROW_TILE, beam_topk.SUMS_WARPS),
+        types=logits,
+        aligned=("vocab",),
+        wide=True,
+    )
+    yield Config(
+        "row top-k row sums", beam_topk_kernels.row_sums_kernel, {"NORMALIZED": False, "BLOCK": rows}
+    )
+    yield Config(
+        "row top-k bound", beam_topk_kernels.bound_kernel, {"BITS": beam_topk.BOUND_BITS, "CHUNK": rows}
+    )
+    yield Config(
+        "row top-k collect",
+        beam_topk_kernels.collect_kernel,
+        {"TILE": ROW_TILE},
+        beam_topk.tile_warps(ROW_TILE, beam_topk.COLLECT_WARPS),
+        types=logits,
+        aligned=("vocab",),
+        wide=True,
+    )
     yield Config(
         "beam_topk bound",
         beam_topk_kernels.bound_kernel,
@@ -237,6 +265,15 @@ def selection_configs() -> Iterator[Config]:
         philox.gumbels_kernel,
         {"STREAM": philox.GUMBEL_STREAM, "BLOCK": philox.BLOCK},
         types={"out_ptr": "*fp64"},
+    )
+
+    yield Config(
+        "Gumbel noise of rows",
+        perturbed.noisy_kernel,
+        {"LEAST": float(LEAST), "STREAM": philox.GUMBEL_STREAM, "TILE": perturbed.TILE},
+        types={"logprobs_ptr": "*fp32", "out_ptr": "*fp64"},
+        aligned=("vocab",),
+        wide=True,
     )
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from forkdecode.sampling.allowed import apply_allowed, is_masked
 from forkdecode.sampling.processors import RowHistory, apply_processors
 from forkdecode.step import SelectionRequest, SelectionResult
-from forkdecode_kernels.logsumexp import float_rows
+from forkdecode_kernels.logsumexp import float_rows, picked_logits
 
 CHUNK_BYTES = 16 << 20
 """Bound on the float32 copies made at once."""
@@ -130,7 +130,6 @@ def raw_logprobs(
     logits: torch.Tensor, rows: NDArray[np.int64], tokens: NDArray[np.int64], logsumexp: NDArray[np.float64]
 ) -> NDArray[np.float32]:
     """log_softmax(logits)[rows, tokens] float32, given the logsumexp of each of `rows`."""
-    at = (torch.from_numpy(rows).to(logits.device), torch.from_numpy(tokens).to(logits.device))
-    chosen: NDArray[np.float64] = logits[at].double().cpu().numpy()
+    chosen = picked_logits(logits, rows, tokens)
     with np.errstate(invalid="ignore"):  # rows of nothing but -inf, which fail by their status
         return np.asarray(chosen - logsumexp, np.float32)

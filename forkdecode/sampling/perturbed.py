@@ -82,20 +82,23 @@ def perturbed_best(
                 bool((status[own] != NOT_FINITE).all()),
             )
             best[piece.index] = best[piece.index].with_more(more, choice.k)
-        top.add(logits, chunk, torch.from_numpy(distribution))
+        top.add(logits, chunk, distribution)
     return [_result(logits, request, best[i], top, i) for i, request in enumerate(asked)]
 
 
 def _distributions(
     chunk: Chunk, choices: Sequence[GumbelTopK], threads: int
-) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+) -> tuple[torch.Tensor, NDArray[np.uint8]]:
     """[m, V] what a Draw with the same settings would draw from, -inf in rows of which nothing is left."""
     nobody = np.zeros(len(chunk.rows), np.int64)
     setup = draw_rows(np.arange(len(chunk.rows)), nobody, choices, [len(p) for p in chunk.pieces])
     drawn = filtered_draw(chunk.values, setup, _NO_UNIFORMS, distribution=True, threads=threads)
-    assert drawn.distribution is not None, "it was asked for"
-    drawn.distribution[drawn.status != OK] = -np.inf
-    return np.ascontiguousarray(drawn.distribution), drawn.status
+    distribution = drawn.distribution
+    assert distribution is not None, "it was asked for"
+    failed = np.flatnonzero(drawn.status != OK)
+    if len(failed):
+        distribution[torch.from_numpy(failed).to(distribution.device)] = -torch.inf
+    return distribution.contiguous(), drawn.status
 
 
 def _rows(chunk: Chunk, choices: Sequence[GumbelTopK]) -> PerturbedRows:

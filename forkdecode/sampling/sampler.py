@@ -78,7 +78,7 @@ def draw_plain(
     choices = [d for _, d in requests]
     setup = draw_rows(rows, children.count, choices, [r.rows for r, _ in requests])
     drawn = filtered_draw(logits, setup, children.uniform, threads=threads)
-    return _results(requests, children, _read(logits, rows, children.count, drawn, drawn.logsumexp), None)
+    return _results(requests, children, _Drawn(drawn.tokens, drawn.raw, drawn.logprobs, drawn.status), None)
 
 
 def draw_processed(
@@ -105,7 +105,7 @@ def draw_processed(
 
 
 def _add_top(top: TopCollector, logits: torch.Tensor, chunk: Chunk, drawn: Draws) -> None:
-    dense = chunk.values if drawn.distribution is None else torch.from_numpy(drawn.distribution)
+    dense = chunk.values if drawn.distribution is None else drawn.distribution
     top.add(logits, chunk, dense)
 
 

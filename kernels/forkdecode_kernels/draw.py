@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from forkdecode_kernels.cpu.selection import draw as cpu
 from forkdecode_kernels.reference import draw as reference
 from forkdecode_kernels.reference import logsumexp as reference_sums
+from forkdecode_kernels.transfer import to_device, to_host
 
 OK, NOT_FINITE, NO_TOKEN = 0, 1, 2
 """Row status: drawn; the logits hold NaN or +inf; every logit is -inf."""
@@ -36,18 +37,20 @@ class DrawRows:
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """tokens [N] (-1 where the row failed), logprobs [N] float32: log-probability in the final distribution.
+    """tokens [N] (-1 where the row failed), logprobs [N] float32: log-probability in the final distribution;
+    raw [N] float32: log_softmax of the logits as they came, NaN where the row failed.
 
     logsumexp [m] float64 of the rows' logits as they came; status [m]: OK, NOT_FINITE or NO_TOKEN.
-    distribution [m, V] float32, when asked for: log-probabilities of the distribution drawn from,
-    -inf where filtered out (at temperature 0: of all tokens).
+    distribution [m, V] float32, when asked for, on the logits' device: log-probabilities of the
+    distribution drawn from, -inf where filtered out (at temperature 0: of all tokens).
     """
 
     tokens: NDArray[np.int64]
     logprobs: NDArray[np.float32]
+    raw: NDArray[np.float32]
     logsumexp: NDArray[np.float64]
     status: NDArray[np.uint8]
-    distribution: NDArray[np.float32] | None = None
+    distribution: torch.Tensor | None = None
 
 
 def filtered_draw(
@@ -78,30 +81,37 @@ def filtered_draw(
         distribution=distribution,
         threads=threads,
     )
-    dense = out.distribution if distribution else None
-    return Draws(out.tokens, out.logprobs, out.logsumexp, out.status, dense)
+    dense = torch.from_numpy(out.distribution) if distribution else None
+    source = _source(draws)
+    at = torch.from_numpy(draws.rows[source]), torch.from_numpy(np.maximum(out.tokens, 0))
+    raw = _raw(logits[at].double().numpy(), out.logsumexp[source], out.tokens)
+    return Draws(out.tokens, out.logprobs, raw, out.logsumexp, out.status, dense)
 
 
 def gpu_draws(
     logits: torch.Tensor, draws: DrawRows, uniform: NDArray[np.float64], *, distribution: bool = False
 ) -> Draws:
-    """`filtered_draw` by the Triton kernels; typical sampling is not among their filters."""
+    """`filtered_draw` by the Triton kernels; typical sampling is not among their filters. One copy to the
+    device and one back."""
     from forkdecode_kernels.triton import filtered_draw as fast
 
+    source = _source(draws)
+    settings = [draws.temperature, draws.top_k, draws.top_p, draws.min_p]
+    sent = to_device([draws.rows, source, uniform, *settings], logits.device)
+    rows, children, uniforms = sent[:3]
     drawn = fast.filtered_draw(
-        logits,
-        draws.rows,
-        np.repeat(np.arange(len(draws.rows)), np.diff(draws.child_offsets)),
-        fast.DrawSettings(draws.temperature, draws.top_k, draws.top_p, draws.min_p),
-        torch.from_numpy(uniform).to(logits.device),
-        distribution=distribution,
+        logits, rows, children, fast.DrawSettings(*sent[3:]), uniforms, distribution=distribution
     )
+    chosen = logits[rows[children], drawn.tokens.clamp(min=0)].double()
+    told = (drawn.tokens, drawn.logprobs, chosen, drawn.logsumexp, drawn.status)
+    tokens, logprobs, values, lse, status = to_host(told)
     return Draws(
-        drawn.tokens.cpu().numpy(),
-        drawn.logprobs.cpu().numpy(),
-        drawn.logsumexp.cpu().numpy(),
-        drawn.status.cpu().numpy().astype(np.uint8),
-        None if drawn.distribution is None else drawn.distribution.cpu().numpy(),
+        tokens,
+        logprobs,
+        _raw(values, lse[source], tokens),
+        lse,
+        status.astype(np.uint8),
+        drawn.distribution,
     )
 
 
@@ -120,18 +130,33 @@ def reference_draws(
         for name in ("temperature", "top_k", "top_p", "min_p", "typical_p")
     }
     logprobs, keep = reference.filtered_logprobs(safe, **settings)
-    source = torch.from_numpy(np.repeat(np.arange(len(draws.rows)), np.diff(draws.child_offsets)))
-    source = source.to(logits.device)
+    source = torch.from_numpy(_source(draws)).to(logits.device)
     tokens = reference.draw(logprobs, keep, source, torch.from_numpy(uniform).to(logits.device))
     chosen = logprobs[source, tokens].float()
+    values = picked[source, tokens].double()
     tokens = torch.where(fine[source], tokens, -1)
+    told = [t.cpu().numpy() for t in (tokens, values, lse[source])]
     return Draws(
-        tokens.cpu().numpy(),
+        told[0],
         chosen.cpu().numpy(),
+        _raw(told[1], told[2], told[0]),
         lse.cpu().numpy(),
         status,
-        logprobs.float().cpu().numpy() if distribution else None,
+        logprobs.float() if distribution else None,
     )
+
+
+def _source(draws: DrawRows) -> NDArray[np.int64]:
+    """[N]: which of the rows each child continues."""
+    return np.repeat(np.arange(len(draws.rows)), np.diff(draws.child_offsets))
+
+
+def _raw(
+    logits: NDArray[np.float64], logsumexp: NDArray[np.float64], tokens: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """[N], of the drawn tokens' logits."""
+    with np.errstate(invalid="ignore"):
+        return np.where(tokens < 0, np.nan, logits - logsumexp).astype(np.float32)
 
 
 def _check(logits: torch.Tensor, draws: DrawRows, uniform: NDArray[np.float64]) -> None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from forkdecode_kernels.cpu.selection import logsumexp as cpu
 from forkdecode_kernels.reference import logsumexp as reference
+from forkdecode_kernels.transfer import to_device, to_host
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,31 @@ def float_rows(
         raise ValueError(f"rows must be in 0 .. {len(logits) - 1}")
     if logits.device.type == "cpu":
         return FloatRows(*cpu.float_rows(logits, rows, log_softmax=log_softmax, threads=threads))
-    picked = logits[torch.from_numpy(rows).to(logits.device)]
+    return device_rows(logits, rows, log_softmax=log_softmax)
+
+
+def device_rows(logits: torch.Tensor, rows: NDArray[np.int64], *, log_softmax: bool) -> FloatRows:
+    """`float_rows` by torch's own operations, on any device; one copy to it and one back."""
+    (index,) = to_device([rows], logits.device)
+    picked = logits[index]
     lse, valid = reference.row_logsumexp(picked)
     values = reference.log_softmax(picked, lse) if log_softmax else picked.float()
-    return FloatRows(values, lse.cpu().numpy(), valid.cpu().numpy())
+    return FloatRows(values, *to_host([lse, valid]))
+
+
+def picked_logits(
+    logits: torch.Tensor, rows: NDArray[np.int64], tokens: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """logits[rows, tokens] on the host."""
+    if logits.device.type == "cpu":
+        return np.asarray(logits[torch.from_numpy(rows), torch.from_numpy(tokens)].double().numpy())
+    return device_picked(logits, rows, tokens)
+
+
+def device_picked(
+    logits: torch.Tensor, rows: NDArray[np.int64], tokens: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """`picked_logits` on any device; one copy to it and one back."""
+    row, token = to_device([rows, tokens], logits.device)
+    (found,) = to_host([logits[row, token].double()])
+    return found

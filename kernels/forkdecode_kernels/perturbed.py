@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from forkdecode_kernels.cpu.selection import perturbed as cpu
+from forkdecode_kernels.reference.perturbed import conditioned
+from forkdecode_kernels.transfer import to_device, to_host
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
@@ -42,10 +45,10 @@ class Perturbed:
     perturbed: F64
 
 
-def perturbed_topk(logprobs: NDArray[np.float32], rows: PerturbedRows, *, threads: int = 1) -> Perturbed:
+def perturbed_topk(logprobs: torch.Tensor, rows: PerturbedRows, *, threads: int = 1) -> Perturbed:
     """The k[r] tokens of each row with the highest perturbed log-probability.
 
-    logprobs [m, V] float32 in C order: normalised log-probabilities. Tokens below -87, one in 10 ** 37, are
+    logprobs [m, V] float32, contiguous: normalised log-probabilities. Tokens below -87, one in 10 ** 37, are
     never listed; a row may have fewer than k. Noise: forkdecode_kernels.random.gumbels. With phi = base +
     logprob, g = phi + noise and Z the row's largest g, the perturbed log-probability under the condition
     that the largest is T = maximum is T - max(0, v) - log1p(exp(-|v|)), v = T - g + log1mexp(g - Z) (Kool
@@ -53,16 +56,43 @@ def perturbed_topk(logprobs: NDArray[np.float32], rows: PerturbedRows, *, thread
     row's answer depends on that row alone, bit for bit. Raises ValueError for shapes that don't fit.
     """
     _check(logprobs, rows)
+    if logprobs.device.type != "cpu":
+        return gpu_topk(logprobs, rows)
     return Perturbed(
         *cpu.perturbed_topk(
-            logprobs, rows.base, rows.maximum, rows.lineage, rows.position, rows.k, threads=threads
+            logprobs.numpy(), rows.base, rows.maximum, rows.lineage, rows.position, rows.k, threads=threads
         )
     )
 
 
-def _check(logprobs: NDArray[np.float32], rows: PerturbedRows) -> None:
-    if logprobs.ndim != 2 or logprobs.dtype != np.float32 or not logprobs.flags.c_contiguous:
-        raise ValueError(f"logprobs must be float32 [m, V] in C order, not {logprobs.dtype} {logprobs.shape}")
+def gpu_topk(logprobs: torch.Tensor, rows: PerturbedRows) -> Perturbed:
+    """`perturbed_topk` with noise by a Triton kernel and torch's top-k; one copy to the device and one back.
+
+    Which of equals is listed last is torch's choice; the noise has 52 bits, so that there are none.
+    """
+    from forkdecode_kernels.triton import perturbed as fast
+
+    if not len(rows.k):
+        none = np.empty(0, np.int64)
+        return Perturbed(none, none, np.empty(0, np.float32), np.empty(0))
+    lineage, position = to_device([rows.lineage.view(np.int64), rows.position], logprobs.device)
+    most = min(int(rows.k.max()), logprobs.shape[1])
+    best = torch.topk(fast.noisy(logprobs, lineage, position), most, dim=1)
+    told = to_host([best.indices, best.values, logprobs.gather(1, best.indices)])
+    tokens, noisy, chosen = told
+    listed = (np.arange(most) < rows.k[:, None]) & (noisy > -np.inf)
+    row, _ = np.nonzero(listed)
+    g = rows.base[row] + noisy[listed]
+    perturbed = conditioned(g, rows.base[row] + noisy[row, 0], rows.maximum[row])
+    token = tokens[listed]
+    order = np.lexsort((token, -perturbed, row))
+    return Perturbed(row, token[order], chosen[listed][order], perturbed[order])
+
+
+def _check(logprobs: torch.Tensor, rows: PerturbedRows) -> None:
+    if logprobs.ndim != 2 or logprobs.dtype != torch.float32 or not logprobs.is_contiguous():
+        shape = tuple(logprobs.shape)
+        raise ValueError(f"logprobs must be float32 [m, V], contiguous, not {logprobs.dtype} {shape}")
     for name in ("base", "maximum", "lineage", "position", "k"):
         if getattr(rows, name).shape != (len(logprobs),):
             raise ValueError(f"{name} must have one value for each of the {len(logprobs)} rows")

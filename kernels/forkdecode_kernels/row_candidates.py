@@ -13,6 +13,10 @@ from forkdecode_kernels.reference import row_candidates as reference
 
 CHUNK_ELEMENTS = 1 << 25
 """Logits that are sorted together, away from the CPU: some 30 bytes each."""
+ROW_TILE = 1024
+"""Tokens of a tile: a row has as many that its best are bounded by."""
+ROW_CAPACITY = 1024
+"""Candidates that a row's list has room for, at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,40 @@ def row_candidates(
     _check(logits, rows, k, base)
     if logits.device.type == "cpu":
         return RowCandidates(*best_of_rows(logits, rows, k, base, normalized=normalized, threads=threads))
+    if logits.device.type == "cuda" and 2 * k.max() <= -(-logits.shape[1] // ROW_TILE):
+        return gpu_rows(logits, rows, k, base, normalized=normalized)
     return sorted_rows(logits, rows, k, base, normalized=normalized)
+
+
+def gpu_rows(
+    logits: torch.Tensor,
+    rows: NDArray[np.int64],
+    k: NDArray[np.int64],
+    base: NDArray[np.float32],
+    *,
+    normalized: bool,
+) -> RowCandidates:
+    """`row_candidates` by the Triton kernels of beam_topk, each row a group of its own: for a k that the
+    number of tiles bounds well."""
+    from forkdecode_kernels.triton import beam_topk as fast
+    from forkdecode_kernels.triton.packed_order import EMPTY, unpacked
+
+    vocab = logits.shape[1]
+    found = fast.beam_topk(
+        logits,
+        rows,
+        np.ones_like(rows),
+        np.minimum(k, vocab),
+        base,
+        normalized=normalized,
+        tile=ROW_TILE,
+        capacity=max(ROW_CAPACITY, 4 * int(k.max())),
+    )
+    listed = (found.packed != EMPTY) & (np.arange(found.packed.shape[1]) < k[:, None])
+    listed &= found.valid[:, None]
+    row, _ = np.nonzero(listed)
+    _, token, score = unpacked(found.packed[listed], vocab)
+    return RowCandidates(row, token, score, found.logprobs[listed], found.valid)
 
 
 def sorted_rows(

@@ -13,9 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from forkdecode_kernels.perturbed import PerturbedRows, perturbed_topk
+from forkdecode_kernels.perturbed import Perturbed, PerturbedRows, perturbed_topk
 from forkdecode_kernels.random import gumbels
 from forkdecode_kernels.reference.perturbed import conditioned, log1mexp, perturbed_row
+
+
+def best_of(logprobs: NDArray[np.floating[Any]], rows: PerturbedRows, threads: int = 1) -> Perturbed:
+    return perturbed_topk(torch.from_numpy(logprobs), rows, threads=threads)
 
 
 def table(
@@ -58,7 +62,7 @@ def test_rows_equal_the_reference(
     seed: int, rows: int, vocab: int, k: int, maximum: float, spread: float, masked: float, threads: int
 ) -> None:
     logprobs, wanted = table(seed, rows, vocab, spread=spread, masked=masked), asked(seed, rows, k, maximum)
-    found = perturbed_topk(logprobs, wanted, threads=threads)
+    found = best_of(logprobs, wanted, threads=threads)
     assert (np.diff(found.rows) >= 0).all()
     for row in range(rows):
         tokens, values = perturbed_row(
@@ -77,23 +81,23 @@ def test_rows_equal_the_reference(
 
 def test_a_row_depends_on_itself_alone() -> None:
     logprobs, wanted = table(1, 9, 700), asked(2, 9, [1, 2, 3, 4, 5, 6, 700, 8, 9], -3.0)
-    together = perturbed_topk(logprobs, wanted, threads=2)
+    together = best_of(logprobs, wanted, threads=2)
     for row in range(9):
         one = slice(row, row + 1)
         alone = PerturbedRows(
             wanted.base[one], wanted.maximum[one], wanted.lineage[one], wanted.position[one], wanted.k[one]
         )
-        found, own = perturbed_topk(logprobs[one], alone), together.rows == row
+        found, own = best_of(logprobs[one], alone), together.rows == row
         np.testing.assert_array_equal(found.tokens, together.tokens[own])
         np.testing.assert_array_equal(found.perturbed, together.perturbed[own])
 
 
 def test_a_tokens_noise_does_not_depend_on_which_others_there_are() -> None:
     logprobs, wanted = table(3, 1, 600), asked(4, 1, 600)
-    everything = perturbed_topk(logprobs, wanted)
+    everything = best_of(logprobs, wanted)
     few = np.full_like(logprobs, -np.inf)
     few[0, 100:140] = logprobs[0, 100:140]
-    found = perturbed_topk(few, wanted)
+    found = best_of(few, wanted)
     assert len(found.tokens) == 40
     all_of_them = dict(zip(everything.tokens.tolist(), everything.perturbed.tolist(), strict=True))
     assert [all_of_them[t] for t in found.tokens.tolist()] == found.perturbed.tolist()
@@ -101,7 +105,7 @@ def test_a_tokens_noise_does_not_depend_on_which_others_there_are() -> None:
 
 def test_the_noise_is_that_of_gumbels() -> None:
     logprobs, wanted = table(5, 1, 300), asked(6, 1, 300)
-    found = perturbed_topk(logprobs, wanted)
+    found = best_of(logprobs, wanted)
     noise = gumbels(
         torch.from_numpy(wanted.lineage.view(np.int64)),
         torch.from_numpy(wanted.position),
@@ -114,8 +118,8 @@ def test_the_noise_is_that_of_gumbels() -> None:
 
 def test_the_best_of_a_row_is_what_it_was_to_be_and_order_stays() -> None:
     logprobs, wanted = table(7, 5, 400), asked(8, 5, 400, [-1.0, -3.5, -7.0, -12.0, 0.25])
-    found = perturbed_topk(logprobs, wanted)
-    free = perturbed_topk(logprobs, replace(wanted, maximum=np.full(5, np.inf)))
+    found = best_of(logprobs, wanted)
+    free = best_of(logprobs, replace(wanted, maximum=np.full(5, np.inf)))
     for row in range(5):
         own = found.rows == row
         assert found.perturbed[own][0] == wanted.maximum[row]
@@ -126,7 +130,7 @@ def test_the_best_of_a_row_is_what_it_was_to_be_and_order_stays() -> None:
 def test_what_is_hardly_possible_is_left_out_and_rows_may_have_none() -> None:
     logprobs = np.full((2, 5), -np.inf, np.float32)
     logprobs[0] = [0.0, -86.0, -88.0, -np.inf, -200.0]
-    found = perturbed_topk(logprobs, asked(9, 2, 4))
+    found = best_of(logprobs, asked(9, 2, 4))
     assert sorted(found.tokens.tolist()) == [0, 1]
     assert found.rows.tolist() == [0, 0]
 
@@ -159,11 +163,11 @@ def test_log1mexp_is_right_on_both_sides() -> None:
 def test_shapes_that_do_not_fit_are_refused_by_name(name: str) -> None:
     wanted = asked(1, 3, 2)
     with pytest.raises(ValueError, match=name):
-        perturbed_topk(table(1, 3, 10), replace(wanted, **{name: getattr(wanted, name)[:2]}))
+        best_of(table(1, 3, 10), replace(wanted, **{name: getattr(wanted, name)[:2]}))
 
 
 def test_bad_tables_and_counts_are_refused() -> None:
     with pytest.raises(ValueError, match="float32"):
-        perturbed_topk(table(1, 3, 10).astype(np.float64), asked(1, 3, 2))
+        best_of(table(1, 3, 10).astype(np.float64), asked(1, 3, 2))
     with pytest.raises(ValueError, match="k must be"):
-        perturbed_topk(table(1, 3, 10), asked(1, 3, 0))
+        best_of(table(1, 3, 10), asked(1, 3, 0))

@@ -21,12 +21,13 @@ def log1mexp(x: F64) -> F64:
         return np.where(x > -np.log(2.0), np.log(-np.expm1(x)), np.log1p(-np.exp(x)))
 
 
-def conditioned(g: F64, best: float, maximum: float) -> F64:
-    """[n] Perturbed log-probabilities g, the largest of which is `best`, given that it is `maximum`."""
-    if np.isinf(maximum):
-        return g
-    v = maximum - g + log1mexp(g - best)
-    return maximum - np.maximum(0.0, v) - np.log1p(np.exp(-np.abs(v)))
+def conditioned(g: F64, best: F64 | float, maximum: F64 | float) -> F64:
+    """[n] Perturbed log-probabilities g, given that the largest of all, `best`, is `maximum`; inf: whatever
+    it is. best, maximum: one of all, or of each g."""
+    free = np.isinf(maximum)
+    limit = np.where(free, 0.0, maximum)
+    v = limit - g + log1mexp(g - best)
+    return np.where(free, g, limit - np.maximum(0.0, v) - np.log1p(np.exp(-np.abs(v))))
 
 
 def perturbed_row(

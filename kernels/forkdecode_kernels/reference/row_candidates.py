@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from forkdecode_kernels.reference.logsumexp import log_softmax, row_logsumexp
+from forkdecode_kernels.transfer import to_device, to_host
 
 
 def row_candidates(
@@ -19,17 +20,17 @@ def row_candidates(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_]]:
     """row, token, score, logprob [N] and valid [m] of the k[i] best of each logits[rows[i]], sorted by row,
     score and token."""
-    chosen = logits[torch.from_numpy(rows).to(logits.device)]
+    index, bases = to_device([rows, base], logits.device)
+    chosen = logits[index]
     lse, valid = row_logsumexp(chosen)
     logprobs = chosen.float() if normalized else log_softmax(chosen, lse)
-    scores = torch.from_numpy(base).to(logits.device)[:, None] + logprobs
-    scores[~valid] = -torch.inf
+    scores = torch.where(valid[:, None], bases[:, None] + logprobs, -torch.inf)
     most = min(int(k.max()), logits.shape[1])
     # A stable sort leaves equals in the order of tokens, which topk would not.
     best = torch.sort(scores, dim=1, descending=True, stable=True)
     tokens = best.indices[:, :most]
-    kept_scores = best.values[:, :most].cpu().numpy()
-    kept_logprobs = logprobs.gather(1, tokens).cpu().numpy()
+    told = to_host([tokens, best.values[:, :most], logprobs.gather(1, tokens), valid])
+    kept_tokens, kept_scores, kept_logprobs, fine = told
     listed = (np.arange(most) < k[:, None]) & (kept_scores > -np.inf)
     row, _ = np.nonzero(listed)
-    return row, tokens.cpu().numpy()[listed], kept_scores[listed], kept_logprobs[listed], valid.cpu().numpy()
+    return row, kept_tokens[listed], kept_scores[listed], kept_logprobs[listed], fine

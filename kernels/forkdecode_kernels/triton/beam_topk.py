@@ -28,7 +28,12 @@ TILE = 4096
 BOUND_CHUNK = 16384
 BOUND_BITS = 20
 """The bound is found to this many leading bits, downwards: 2^-11 of it, for fewer passes."""
-COLLECT_WARPS = 8
+SUMS_WARPS, COLLECT_WARPS = 4, 8
+
+
+def tile_warps(tile: int, most: int) -> int:
+    """So many that a thread loads 16 bytes of 16-bit logits at a time, where a warp has 64 threads too."""
+    return max(1, min(most, tile // 512))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +111,15 @@ def _sums(
     shift = torch.empty(m, dtype=torch.float64, device=logits.device)
     valid = torch.empty(m, dtype=torch.int32, device=logits.device)
     tile_sums_kernel[(m, tiles)](
-        logits, inputs.rows, best, sums, logits.shape[1], logits.stride(0), tiles, TILE=tile
+        logits,
+        inputs.rows,
+        best,
+        sums,
+        logits.shape[1],
+        logits.stride(0),
+        tiles,
+        TILE=tile,
+        num_warps=tile_warps(tile, SUMS_WARPS),
     )
     row_sums_kernel[(m,)](
         best,
@@ -162,7 +175,7 @@ def _collected(
         tiles,
         room,
         TILE=tile,
-        num_warps=COLLECT_WARPS,
+        num_warps=tile_warps(tile, COLLECT_WARPS),
     )
     return found, lists
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 import triton
-from numpy.typing import NDArray
 
 from forkdecode_kernels.triton.draw_kernels import distribution_kernel, draw_kernel, filter_rows_kernel
 from forkdecode_kernels.triton.tiles import power_of_two
@@ -17,12 +15,12 @@ CHUNK = 4096
 
 @dataclass(frozen=True, slots=True)
 class DrawSettings:
-    """One value a row, [m] each."""
+    """One value a row, [m] each, on the device: float64, and top_k int64."""
 
-    temperature: NDArray[np.float64]
-    top_k: NDArray[np.int64]
-    top_p: NDArray[np.float64]
-    min_p: NDArray[np.float64]
+    temperature: torch.Tensor
+    top_k: torch.Tensor
+    top_p: torch.Tensor
+    min_p: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +37,20 @@ class DeviceDraws:
 
 def filtered_draw(
     logits: torch.Tensor,
-    rows: NDArray[np.int64],
-    source: NDArray[np.int64],
+    rows: torch.Tensor,
+    source: torch.Tensor,
     settings: DrawSettings,
     uniform: torch.Tensor,
     *,
     distribution: bool = False,
     chunk: int = CHUNK,
 ) -> DeviceDraws:
-    """See forkdecode_kernels.draw. source [N]: which of `rows` each child continues; uniform [N]
-    float64 on the device, so that draws can follow philox.uniforms without a round trip.
+    """See forkdecode_kernels.draw. All is on the device, so that draws can follow philox.uniforms without
+    a round trip. rows [m] int64; source [N] int64: which of `rows` each child continues; uniform [N] float64.
     """
     logits = logits if logits.stride(1) == 1 else logits.contiguous()
     device, m, children, vocab = logits.device, len(rows), len(source), logits.shape[1]
     chunks = triton.cdiv(vocab, chunk)
-    sent = _upload(rows, source, settings, device)
 
     def empty(*shape: int, dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype, device=device)
@@ -69,11 +66,11 @@ def filtered_draw(
     shape = (vocab, logits.stride(0), chunks)
     filter_rows_kernel[(m,)](
         logits,
-        sent.rows,
-        sent.temperature,
-        sent.top_k,
-        sent.top_p,
-        sent.min_p,
+        rows,
+        settings.temperature,
+        settings.top_k,
+        settings.top_p,
+        settings.min_p,
         best,
         scale,
         key,
@@ -90,11 +87,11 @@ def filtered_draw(
     if children:
         draw_kernel[(children,)](
             logits,
-            sent.rows,
-            sent.source,
+            rows,
+            source,
             uniform,
-            sent.min_p,
-            sent.temperature,
+            settings.min_p,
+            settings.temperature,
             best,
             scale,
             key,
@@ -115,9 +112,9 @@ def filtered_draw(
         dense = torch.full((m, vocab), torch.nan, dtype=torch.float32, device=device)
         distribution_kernel[(m, chunks)](
             logits,
-            sent.rows,
-            sent.min_p,
-            sent.temperature,
+            rows,
+            settings.min_p,
+            settings.temperature,
             best,
             scale,
             key,
@@ -131,26 +128,3 @@ def filtered_draw(
             num_warps=8,
         )
     return DeviceDraws(tokens, logprobs, torch.where(status == 2, -torch.inf, logsumexp), status, dense)
-
-
-@dataclass(frozen=True, slots=True)
-class _Sent:
-    rows: torch.Tensor
-    source: torch.Tensor
-    top_k: torch.Tensor
-    temperature: torch.Tensor
-    top_p: torch.Tensor
-    min_p: torch.Tensor
-
-
-def _upload(
-    rows: NDArray[np.int64], source: NDArray[np.int64], settings: DrawSettings, device: torch.device
-) -> _Sent:
-    """One copy to the device."""
-    whole = [a.astype(np.int64) for a in (rows, source, settings.top_k)]
-    real = [
-        a.astype(np.float64).view(np.int64) for a in (settings.temperature, settings.top_p, settings.min_p)
-    ]
-    sent = torch.from_numpy(np.concatenate([*whole, *real])).to(device)
-    parts = torch.split(sent, [len(a) for a in (*whole, *real)])
-    return _Sent(*parts[:3], *(part.view(torch.float64) for part in parts[3:]))

@@ -149,3 +149,16 @@ def test_the_operation_on_a_gpu_answers_as_the_reference() -> None:
         np.testing.assert_array_equal(ours.tokens, expected.tokens)
         np.testing.assert_allclose(ours.scores, expected.scores, rtol=0, atol=2e-6)
         np.testing.assert_allclose(ours.logprobs, expected.logprobs, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("k", [32, 2048], ids=["by a bound", "the plain way"])
+def test_the_largest_vocabulary_and_k(k: int) -> None:
+    """262,144 tokens in tiles of the size that ships; the best is the last one. 64 tiles bound 32 of them."""
+    generator = torch.Generator().manual_seed(7)
+    logits = torch.randn(1, 262_144, generator=generator).round(decimals=2).to(torch.float16)
+    logits[0, -1] = 9.0
+    found = run(logits, [1], [k], np.ones(1, np.float32), normalized=True)
+    expected = group_topk(logits.float(), torch.ones(1), torch.zeros(1, dtype=torch.float64), k)
+    for ours, theirs in zip(unpacked(found, 0, k, 262_144), expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs.numpy())
+    assert expected[1][0] == 262_143

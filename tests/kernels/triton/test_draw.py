@@ -62,6 +62,7 @@ def test_equals_the_full_sort_and_the_cpu(
         np.testing.assert_allclose(ours.logsumexp, theirs.logsumexp, rtol=0, atol=1e-6)
         np.testing.assert_array_equal(ours.tokens, theirs.tokens)
         np.testing.assert_allclose(ours.logprobs, theirs.logprobs, rtol=2e-6, atol=4e-6)
+        np.testing.assert_allclose(ours.raw, theirs.raw, rtol=2e-6, atol=4e-6)
         if theirs.distribution is not None:
             assert_same_distribution(ours, theirs)
 

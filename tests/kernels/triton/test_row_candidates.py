@@ -1,0 +1,64 @@
+"""The best of each row by the device's kernels, against a sort of each row."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from forkdecode_kernels import row_candidates as operation
+from forkdecode_kernels.row_candidates import gpu_rows, sorted_rows
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several tiles from a small vocabulary."""
+    monkeypatch.setattr(operation, "ROW_TILE", 128)
+
+
+def logits_of(seed: int, dtype: torch.dtype, *, levels: bool, masked: bool) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(4, 1200, generator=generator) * 3
+    if levels:  # ties everywhere
+        logits = logits.round()
+    if masked:
+        logits[torch.rand(logits.shape, generator=generator) < 0.9] = -torch.inf
+    return logits.to(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize(("levels", "masked"), [(False, False), (True, False), (True, True)])
+def test_equals_the_sort(dtype: torch.dtype, levels: bool, masked: bool) -> None:
+    """Normalised: then every score is exact, ties included."""
+    logits = logits_of(1, dtype, levels=levels, masked=masked)
+    rows, k = np.array([3, 0, 0, 2]), np.array([5, 1, 4, 20])
+    base = np.array([-1, 0, 2, 0], np.float32)
+    ours = gpu_rows(logits, rows, k, base, normalized=True)
+    theirs = sorted_rows(logits, rows, k, base, normalized=True)
+    for name in ("row", "token", "score", "logprob", "valid"):
+        np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
+
+
+def test_log_softmax_and_rows_at_fault() -> None:
+    logits = logits_of(2, torch.float32, levels=False, masked=False)
+    logits[1, 700], logits[2, 3] = torch.nan, torch.inf
+    logits[3] = -torch.inf
+    rows, k, base = np.arange(4), np.full(4, 4), np.zeros(4, np.float32)
+    ours = gpu_rows(logits, rows, k, base, normalized=False)
+    theirs = sorted_rows(logits, rows, k, base, normalized=False)
+    assert ours.valid.tolist() == theirs.valid.tolist() == [True, False, False, True]
+    assert ours.row.tolist() == [0] * 4
+    np.testing.assert_array_equal(ours.token, theirs.token)
+    np.testing.assert_allclose(ours.logprob, theirs.logprob, atol=2e-6)
+
+
+def test_more_than_a_list_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All tokens alike: the lower ones are listed."""
+    monkeypatch.setattr(operation, "ROW_CAPACITY", 8)
+    found = gpu_rows(
+        torch.zeros(2, 1200), np.arange(2), np.array([3, 2]), np.zeros(2, np.float32), normalized=False
+    )
+    assert found.row.tolist() == [0, 0, 0, 1, 1]
+    assert found.token.tolist() == [0, 1, 2, 0, 1]
