@@ -1,8 +1,8 @@
-"""What is simulated: a system, the requests that reach it, and what became of them."""
+"""What is simulated: a system, and the requests that reach it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -55,14 +55,3 @@ class Load:
         if not self.rate:
             return np.zeros(self.count)
         return np.cumsum(rng.exponential(1 / self.rate, self.count))
-
-
-@dataclass
-class Served:
-    """Of each finished request: when it arrived, seconds to the first token, seconds a token after it,
-    and when it ended."""
-
-    arrived: list[float] = field(default_factory=list)
-    first: list[float] = field(default_factory=list)
-    per_token: list[float] = field(default_factory=list)
-    ended: list[float] = field(default_factory=list)

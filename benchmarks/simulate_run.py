@@ -4,14 +4,15 @@ what the cost model says that each step takes."""
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from benchmarks.simulate_cost import CostModel, StepTime, StepWork
-from benchmarks.simulate_load import Load, Served, System
+from benchmarks.simulate_load import Load, System
 from benchmarks.simulate_model import FakeModel, forked_share
+from benchmarks.simulate_served import Served, Target
 from forkdecode.config import EngineConfig
 from forkdecode.kv.forest_items import ItemShape
 from forkdecode.kv.forest_plan import ForestPlanner
@@ -26,6 +27,7 @@ BLOCK_SIZE = 16
 STEP_TOKENS, PREFILL_TOKENS = 8192, 2048
 PROCESSORS = 132
 """Of an H200: the forest plan splits long nodes until these are busy."""
+GREEDY, NO_PROCESSORS, NO_IDS = Greedy(), ProcessorSpec(), np.empty(0, np.int64)
 
 
 class Simulation:
@@ -39,17 +41,26 @@ class Simulation:
         cost: CostModel,
         *,
         sharpness: float,
+        target: Target,
         max_len: int = 2048,
         stride: int = 8,
     ) -> None:
-        self.system, self.load, self.cost = system, load, cost
+        self.system, self.load, self.cost, self.target = system, load, cost, target
         self._copies_of_rows = 1 if system.shared else load.width
         self._max_len = max_len
         self._stride = stride
         self.now = self.host_seconds = 0.0
-        self.served = Served()
+        self.served = Served(load.count)
         self.time = StepTime()
-        self.steps = self.rows = self.group_steps = 0
+        self.steps = self.rows = self.group_steps = self.most_groups = self.missed = 0
+        self.arrivals = load.arrivals()
+        self._prompts, self._outputs = load.trace.lengths(load.count, load.seed)
+        self._prompt = np.zeros(int(self._prompts.max()), np.int64)
+        self._beam = Beam(load.width)
+        self._options: dict[int, Options] = {}
+        self._running: dict[str, tuple[float, float, int]] = {}
+        """When it arrived and was let in, and the tokens that it reserved."""
+        self._next = 0
         self._model = FakeModel(load.width, sharpness, load.seed)
         self._moved = self._moved_rows(sharpness)
         m, times = cost.model, self._copies_of_rows
@@ -85,73 +96,77 @@ class Simulation:
 
     def _strategy(self, seed: int) -> Strategy:
         if not self.system.shared:
-            return Greedy()
+            return GREEDY
         width = self.load.width
-        return Beam(width) if self.load.kind == "beam" else Sample(width, seed=seed)
+        return self._beam if self.load.kind == "beam" else Sample(width, seed=seed)
 
-    def _requests(self) -> deque[tuple[float, DecodeRequest]]:
-        """By arrival."""
-        load, none = self.load, np.empty(0, np.int64)
-        prompts, outputs = load.trace.lengths(load.count, load.seed)
-        waiting: deque[tuple[float, DecodeRequest]] = deque()
-        for i, at in enumerate(load.arrivals().tolist()):
-            request = DecodeRequest(
-                request_id=str(i),
-                prompt=np.zeros(prompts[i], np.int64),
-                strategy=self._strategy(i),
-                options=Options(max_tokens=int(outputs[i])),
-                seed=i,
-                processors=ProcessorSpec(),
-                eos_ids=none,
-                stop_ids=none,
-                automaton=None,
-            )
-            waiting.append((at, request))
-        return waiting
+    def _request(self, number: int) -> DecodeRequest:
+        """Made when it arrives: of a million requests only those that run are there."""
+        output = int(self._outputs[number])
+        options = self._options.get(output)
+        if options is None:
+            options = self._options[output] = Options(max_tokens=output)
+        return DecodeRequest(
+            request_id=str(number),
+            prompt=self._prompt[: self._prompts[number]],
+            strategy=self._strategy(number),
+            options=options,
+            seed=number,
+            processors=NO_PROCESSORS,
+            eos_ids=NO_IDS,
+            stop_ids=NO_IDS,
+            automaton=None,
+        )
 
-    def _reserved(self, request: DecodeRequest) -> int:
+    def _reserved(self, number: int) -> int:
         if self.system.reserve is None:
             return 0
-        need = request.prompt_len + request.options.max_tokens
+        need = int(self._prompts[number] + self._outputs[number])
         return max(need, self._max_len) if self.system.reserve == "max" else need
 
     # -- time -------------------------------------------------------------------------------------
 
-    def run(self) -> Simulation:
-        """Until every request has ended."""
-        waiting, arrived, reserved = self._requests(), {}, {}
-        room = self._pool_tokens
-        while waiting or self.scheduler.has_work:
-            while waiting and waiting[0][0] <= self.now and self._reserved(waiting[0][1]) <= room:
-                at, request = waiting.popleft()
-                arrived[request.request_id] = (at, self.now)
-                reserved[request.request_id] = self._reserved(request)
-                room -= reserved[request.request_id]
-                self.scheduler.add(request)
+    def run(self, tell: Callable[[Simulation], bool] = lambda _: True) -> Simulation:
+        """Until every request has ended, or `tell`, asked after each step, says no."""
+        self._room = self._pool_tokens
+        while (self._next < self.load.count or self.scheduler.has_work) and tell(self):
+            self._let_in()
             if not self.scheduler.has_work:
-                if waiting[0][0] <= self.now:
-                    raise ValueError(f"request {waiting[0][1].request_id} can never fit")
-                self.now = waiting[0][0]
+                if self.arrivals[self._next] <= self.now:
+                    raise ValueError(f"request {self._next} can never fit")
+                self.now = float(self.arrivals[self._next])
                 continue
             for event in self._step():
                 if isinstance(event, GroupFailed):
                     raise event.error
                 if isinstance(event, GroupFinished):
-                    room += reserved.pop(event.request_id)
-                    self._end(event, *arrived.pop(event.request_id))
+                    self._end(event)
         return self
 
-    def _end(self, event: GroupFinished, arrived: float, submitted: float) -> None:
-        usage, served = event.usage, self.served
-        served.arrived.append(arrived)
-        served.first.append(usage.time_to_first_token + submitted - arrived)
-        served.per_token.append(usage.time_per_token)
-        served.ended.append(self.now)
+    def _let_in(self) -> None:
+        """Those that have arrived, while there is room for what they reserve."""
+        while self._next < self.load.count and self.arrivals[self._next] <= self.now:
+            reserved = self._reserved(self._next)
+            if reserved > self._room:
+                return
+            self._room -= reserved
+            request = self._request(self._next)
+            self._running[request.request_id] = (float(self.arrivals[self._next]), self.now, reserved)
+            self.scheduler.add(request)
+            self._next += 1
+
+    def _end(self, event: GroupFinished) -> None:
+        usage = event.usage
+        arrived, submitted, reserved = self._running.pop(event.request_id)
+        self._room += reserved
+        first = usage.time_to_first_token + submitted - arrived
+        self.served.add(arrived, first, usage.time_per_token, self.now)
+        self.missed += not self.target.met(first, usage.time_per_token)
 
     def _step(self) -> Any:
-        begin = time.process_time()
+        begin = time.thread_time()
         plan = self.scheduler.schedule()
-        self.host_seconds += time.process_time() - begin
+        self.host_seconds += time.thread_time() - begin
         if plan is None:
             return self.scheduler.drain_failures()
         spent = self.cost.seconds(self._work(plan))
@@ -161,17 +176,21 @@ class Simulation:
         self._used += spent.total * (1 - pool.num_available / pool.num_blocks)
         self.steps += 1
         output = self._model.execute(plan)
-        begin = time.process_time()
+        begin = time.thread_time()
         events = self.scheduler.commit(output)
-        self.host_seconds += time.process_time() - begin
+        self.host_seconds += time.thread_time() - begin
         return events
 
     def _work(self, plan: StepPlan) -> StepWork:
         times = self._copies_of_rows
-        decoding = sum(d.rows for d in plan.decodes)
-        row_tokens = sum(d.rows * d.context_len for d in plan.decodes)
+        rows = [len(d.tails) for d in plan.decodes]
+        decoding = sum(rows)
+        row_tokens = sum([n * d.context_len for n, d in zip(rows, plan.decodes, strict=True)])
         self.rows += decoding * times
-        self.group_steps += len(plan.decodes)
+        self.group_steps += len(rows)
+        self.most_groups = max(self.most_groups, len(rows))
+        copied = len(plan.copies) * BLOCK_SIZE if self.system.shared else 0.0
+        copied += self._moved * row_tokens
         read, parts = float(row_tokens), 0.0
         if self.system.forest and row_tokens:
             share, parts_a_row = self._forest_reads(plan)
@@ -180,8 +199,6 @@ class Simulation:
             # A tile of queries reads all before it; tiles are long, so that reads stay behind FLOPs.
             read += s.position + s.token_count
             row_tokens += s.token_count * (2 * s.position + s.token_count + 1) // 2
-        copied = len(plan.copies) * BLOCK_SIZE if self.system.shared else 0.0
-        copied += self._moved * sum(d.rows * d.context_len for d in plan.decodes)
         return StepWork(
             tokens=len(plan.token_ids) * times,
             rows=decoding * times,
@@ -202,34 +219,18 @@ class Simulation:
 
     # -- what came out ----------------------------------------------------------------------------
 
-    def report(self, first_target: float, token_target: float) -> dict[str, Any]:
-        """goodput counts requests whose first token came within first_target seconds and whose others
-        came within token_target seconds each on average; both rates leave out the first tenth of the
-        arrivals and what ends after the last of them, where requests keep coming."""
-        s, stats = self.served, self.scheduler.stats()
-        arrived, ended = np.array(s.arrived), np.array(s.ended)
-        met = (np.array(s.first) <= first_target) & (np.array(s.per_token) <= token_target)
-        begin, end = (0.0, self.now)
-        if self.load.rate:
-            begin, end = float(np.sort(arrived)[len(arrived) // 10]), float(arrived.max())
-        inside = (ended >= begin) & (ended <= end)
-        mine = (arrived >= begin) & (arrived <= end)
-        span = max(end - begin, 1e-9)
-        times = self._copies_of_rows
+    def report(self) -> dict[str, Any]:
+        """Of what has ended so far; see Served.report for the rates."""
+        stats, times = self.scheduler.stats(), self._copies_of_rows
         parts = {name: getattr(self.time, name) for name in self.time.__dataclass_fields__}
         return {
-            "requests_per_second": float(inside.sum()) / span,
-            "goodput": float((mine & met).sum()) / span,
-            "met": float(met[mine].mean()),
+            **self.served.report(self.target, self.arrivals, self.now),
             "tokens_per_second": stats.generated_tokens * times / self.now,
-            "first_token_p50": float(np.median(s.first)),
-            "first_token_p90": float(np.quantile(s.first, 0.9)),
-            "time_per_token_p50": float(np.median(s.per_token)),
-            "time_per_token_p90": float(np.quantile(s.per_token, 0.9)),
             "seconds": self.now,
             "steps": self.steps,
             "rows_a_step": self.rows / self.steps,
             "groups_a_step": self.group_steps / self.steps,
+            "most_groups": self.most_groups,
             "step_ms": 1e3 * self.time.total / self.steps,
             "time_shares": {k: round(v / self.time.total, 4) for k, v in parts.items()},
             "pool_use": self._used / self.time.total,

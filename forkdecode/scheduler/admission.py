@@ -73,15 +73,15 @@ class Admission:
             cached = len(self._cache.match(request.prompt, request.options.cache_salt, full)) * size
         return max(cached, self._held.there(request.origin))
 
-    def admit(self, group: SequenceGroup, running: Sequence[SequenceGroup], moves: Moves) -> bool:
-        """Gives `group` its blocks if they fit; it changes nothing otherwise.
+    def admit(self, group: SequenceGroup, running: Sequence[SequenceGroup], ahead: int, moves: Moves) -> bool:
+        """Gives `group` its blocks if they fit; it changes nothing otherwise. ahead: the most that the next
+        step of all `running` groups can need.
 
         Counted against the blocks that are free or only cached: what the group takes now, the
         cached blocks that it will share (they stop being evictable), its own next two steps, the
         next step of every running group, and the watermark. Alone, a group needs only the first two.
         Rows that nodes hold make room if that is enough for the group.
         """
-        ahead = sum(other.next_rows_bound for other in running)
         if ahead:
             ahead += group.num_rows + group.next_rows_bound + self._reserve
         while True:

@@ -167,6 +167,7 @@ class Batcher:
         if not len(self.waiting):
             return
         budget = self._prefill_budget(builder) - sum([g.pending_tokens for g in self.running if g.pending])
+        ahead = sum([g.next_rows_bound for g in self.running])
         place = 0
         while budget > 0:
             group = self.waiting.at(place)
@@ -175,8 +176,9 @@ class Batcher:
             if group.request.origin is not None and self._admission.follows(group, self.running):
                 place += 1
                 continue
-            if not self._admission.admit(group, self.running, builder.moves):
+            if not self._admission.admit(group, self.running, ahead, builder.moves):
                 return
+            ahead += group.next_rows_bound
             self.waiting.pop(place)
             bisect.insort(self.running, group, key=lambda g: g.rank)
             group.admitted_step = builder.step

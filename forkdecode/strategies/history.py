@@ -129,7 +129,7 @@ class History:
     def endings(self, hypotheses: HypothesisBatch) -> list[I64]:
         """The tokens of each of n hypotheses, its last token included: those of paths(), for less."""
         found: list[I64] = [hypotheses.token] * len(hypotheses)
-        for generated in np.unique(hypotheses.generated).tolist():
+        for generated in set(hypotheses.generated.tolist()):
             same = (hypotheses.generated == generated).nonzero()[0]
             before = self.tokens(generated - 1, hypotheses.row[same])
             tokens = np.concatenate([before, hypotheses.token[same, None]], axis=1)

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from benchmarks import simulate
 from benchmarks.memory import requests_of
@@ -15,24 +17,27 @@ from benchmarks.memory_replay import replay
 from benchmarks.memory_trace import TRACES, Decoded, Trace
 from benchmarks.simulate_cost import ACCELERATORS, MODELS, Accelerator, CostModel, ModelShape, StepWork
 from benchmarks.simulate_load import SYSTEMS, Load
-from benchmarks.simulate_model import FakeModel, forked_share
+from benchmarks.simulate_model import FakeModel, best_first, forked_share
 from benchmarks.simulate_run import Simulation
+from benchmarks.simulate_search import limit
+from benchmarks.simulate_served import Target
 from forkdecode.step import BlockMoves, SelectionRequest, StepPlan, TopK
 
 RECORDS = Path(simulate.__file__).parent / "records"
 TINY = ModelShape("tiny", layers=2, hidden=8, heads=2, kv_heads=1, head_dim=4, intermediate=16, vocabulary=32)
 SLOW = Accelerator("slow", bandwidth=1000.0, flops=1e9, memory=40_000.0, link=100.0, latency=0.5)
 SMALL = Trace("small", 40.0, 20.0)
+TARGET = Target(2.0, 0.05)
 
 
 def run(system: str, *, cost: CostModel | None = None, **load: Any) -> dict[str, Any]:
     asked = Load(**{"trace": SMALL, "kind": "beam", "width": 4, "count": 40, "rate": 100.0, **load})
     cost = cost or CostModel(ACCELERATORS["h200"], MODELS["8b"])
-    done = Simulation(SYSTEMS[system], asked, cost, sharpness=simulate.SHARPNESS).run()
+    done = Simulation(SYSTEMS[system], asked, cost, sharpness=simulate.SHARPNESS, target=TARGET).run()
     done.scheduler.check()
     assert done.scheduler.stats().used_blocks == 0
     assert len(done.served.ended) == asked.count
-    return done.report(2.0, 0.05)
+    return done.report()
 
 
 def test_roofline_by_hand() -> None:
@@ -88,7 +93,7 @@ def test_sharing_costs_less_time_and_memory() -> None:
 def test_short_memory_preempts_but_reservations_never_do() -> None:
     tight = CostModel(Accelerator("tight", 4e12, 8e14, 19.0e9, 4e11, 1e-5), MODELS["8b"])
     assert 5_000 < tight.pool_tokens < 10_000
-    load = {"cost": tight, "rate": 0.0, "count": 60, "trace": Trace("long", 100.0, 120.0)}
+    load: dict[str, Any] = {"cost": tight, "rate": 0.0, "count": 60, "trace": Trace("long", 100.0, 120.0)}
     assert run("forest", **load)["preemptions"] > 0
     assert run("exact", **load)["preemptions"] == 0
 
@@ -96,13 +101,44 @@ def test_short_memory_preempts_but_reservations_never_do() -> None:
 def test_goodput_leaves_out_what_came_late() -> None:
     cost = CostModel(ACCELERATORS["h200"], MODELS["8b"])
     done = Simulation(
-        SYSTEMS["forest"], Load(SMALL, "beam", 4, 40, 100.0), cost, sharpness=simulate.SHARPNESS
+        SYSTEMS["forest"],
+        Load(SMALL, "beam", 4, 40, 100.0),
+        cost,
+        sharpness=simulate.SHARPNESS,
+        target=TARGET,
     ).run()
-    assert done.report(0.0, 1.0)["goodput"] == 0 == done.report(1e9, 0.0)["met"]
-    generous = done.report(1e9, 1e9)
+
+    def report(first: float, token: float) -> dict[str, Any]:
+        return done.served.report(Target(first, token), done.arrivals, done.now)
+
+    assert report(0.0, 1.0)["goodput"] == 0 == report(1e9, 0.0)["met"]
+    generous = report(1e9, 1e9)
     assert generous["met"] == 1
-    half = done.report(float(np.median(done.served.first)), 1e9)
+    half = report(float(np.median(done.served.first)), 1e9)
     assert 0 < half["goodput"] < generous["goodput"]
+
+
+def test_what_waits_tells_a_load_that_is_carried() -> None:
+    """One that is not leaves ever more behind."""
+    easy, hard = (run("forest", rate=rate, count=400) for rate in (50.0, 20_000.0))
+    assert easy["waiting"][1] < 100 < hard["waiting"][1]
+    assert easy["window_requests"] == hard["window_requests"] == 300
+    assert easy["requests_per_second"] == pytest.approx(50, rel=0.2)
+
+
+@settings(deadline=None, derandomize=True, max_examples=50)
+@given(st.integers(1, 5), st.integers(1, 40), st.integers(1, 40), st.integers(0, 99))
+def test_the_best_are_those_of_a_stable_sort(groups: int, n: int, k: int, seed: int) -> None:
+    scores = -np.random.default_rng(seed).integers(0, 9, (groups, n)).astype(np.float32) / np.float32(4)
+    assert best_first(scores, k).tolist() == np.argsort(-scores, axis=1, kind="stable")[:, :k].tolist()
+
+
+@pytest.mark.parametrize("start", [1.0, 30.0, 700.0])
+def test_the_limit_is_found_from_anywhere(start: float) -> None:
+    low, high = limit(lambda rate: rate <= 100, start, 0.03)
+    assert low <= 100 < high <= low * 1.03
+    with pytest.raises(ValueError, match="is carried"):
+        limit(lambda rate: True, start, 0.03)
 
 
 def test_beams_get_the_best_candidates() -> None:
@@ -154,7 +190,7 @@ def test_fake_beams_share_as_much_as_real_ones() -> None:
     for found in beams:
         width = found["width"]
         model = FakeModel(width, simulate.SHARPNESS, seed=1)
-        lengths = requests_of(TRACES["alpaca"], width, 48, 0)
+        lengths = requests_of(TRACES["alpaca"], found["requests"], 0)
         assert len(lengths) == found["requests"]
         counts = [replay(fake_decoded(p, o, width, model), 16) for p, o in lengths]
         total = sum(counts[1:], counts[0])
@@ -175,9 +211,28 @@ def test_command_line_records_each_run(
     simulate.main()
     found = [json.loads(line)["result"] for line in file.read_text().splitlines()]
     assert [(r["system"], r["rate"]) for r in found] == [
-        ("forest", 50.0), ("contiguous", 50.0), ("forest", 100.0), ("contiguous", 100.0)
+        ("forest", 50.0), ("forest", 100.0), ("contiguous", 50.0), ("contiguous", 100.0)
     ]  # fmt: skip
     assert capsys.readouterr().out.count("served") == 4
+
+
+def test_bisection_and_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A rate that is not carried is given up, and what is known of it recorded."""
+    file, told = tmp_path / "simulate.jsonl", tmp_path / "so-far.jsonl"
+    command = ["simulate", "--trace", "short", "--width", "4", "--seconds", "0.3", "--find", "--rate", "900"]
+    command += ["--precision", "0.5", "--system", "unshared", "--token-target", "0.012"]
+    monkeypatch.setattr("sys.argv", [*command, "--record", str(file), "--checkpoint", str(told)])
+    monkeypatch.setattr(simulate, "CHECKPOINT_SECONDS", 0.0)
+    simulate.main()
+    found = [json.loads(line)["result"] for line in file.read_text().splitlines()]
+    carried = {r["rate"] for r in found if r["met"] >= simulate.ATTAINED}
+    given_up = {r["rate"] for r in found if r["left"]}
+    assert max(carried) < min(given_up) <= 1.5 * max(carried)
+    assert "carries" in capsys.readouterr().out
+    so_far = [json.loads(line) for line in told.read_text().splitlines()]
+    assert 0 < so_far[0]["finished"] < so_far[0]["requests"]
 
 
 @pytest.mark.timeout(900)
