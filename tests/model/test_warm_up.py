@@ -11,15 +11,16 @@ import pytest
 SCRIPT = """
 import sys
 import torch
-from forkdecode_kernels.cpu import decode_rows, layers
+from forkdecode_kernels.cpu import attend, layers, products
 from tests.model.driver import Driver, StepBuilder
 from tests.models import tiny_model
 
 family, dtype = sys.argv[1], getattr(torch, sys.argv[2])
 driver = Driver(tiny_model(family, dtype=dtype))
 driver.runner.warm_up()
-kernels = [decode_rows._attend, layers._add_norm, layers._silu_rows, layers._gelu_rows, layers._split_rows]
+kernels = [attend.attend, layers._add_norm, layers._silu_rows, layers._gelu_rows, layers._split_rows]
 before = [list(kernel.signatures) for kernel in kernels]
+product_kernels = products._work.cache_info().currsize
 assert any(before)
 assert all(not driver.runner.cache.layer(i).any() for i in range(2))
 group = driver.open(list(range(40)))
@@ -27,6 +28,7 @@ driver.prefill(group, [30, 9])
 driver.fork(group, [0, 0, 0], [1, 2, 3])
 driver.decode(group)
 assert [list(kernel.signatures) for kernel in kernels] == before
+assert products._work.cache_info().currsize == product_kernels
 """
 
 
