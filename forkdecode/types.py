@@ -147,7 +147,7 @@ class Options:
         keep(self, "stop_token_ids", check_token_ids)
         keep(self, "include_stop", check_bool)
         keep(self, "ignore_eos", check_bool)
-        keep(self, "repetition_penalty", check_float, 0.0, 1e4, open_low=True)
+        keep(self, "repetition_penalty", check_float, 1e-4, 1e4)
         keep(self, "presence_penalty", check_float, -100.0, 100.0)
         keep(self, "frequency_penalty", check_float, -100.0, 100.0)
         keep(self, "no_repeat_ngram_size", check_int, 0, 1024)

@@ -158,3 +158,8 @@ def test_options_do_not_follow_the_callers_containers() -> None:
     stops.append("b")
     assert options.logit_bias == {1: 2.0}
     assert options.stop == ("a",)
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-320, 1e-38, 9.9e-5, 1.1e4, -1.0])
+def test_a_penalty_that_makes_logits_infinite_is_refused(value: float) -> None:
+    refused(Options, repetition_penalty=value)

@@ -141,7 +141,7 @@ def options(draw: st.DrawFn) -> Options:
         stop_token_ids=draw(ids),
         include_stop=draw(st.booleans()),
         ignore_eos=draw(st.booleans()),
-        repetition_penalty=draw(between(0, 1e4, open_low=True)),
+        repetition_penalty=draw(between(1e-4, 1e4)),
         presence_penalty=draw(number),
         frequency_penalty=draw(number),
         no_repeat_ngram_size=draw(st.integers(0, 1024)),
