@@ -1,0 +1,65 @@
+"""The page of compiled kernels: its rows, its extremes, and the committed one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from benchmarks.aot_page import extremes, markdown, page
+
+PAGE = Path(__file__).parents[2] / "docs" / "kernels.md"
+
+
+def compiled(target: str, kernel: str, registers: int, kilobytes: int, *faults: str) -> dict[str, Any]:
+    return {
+        "target": target, "kernel": kernel, "registers": registers, "shared": 1024 * kilobytes,
+        "occupancy": 16 / registers, "faults": list(faults),
+    }  # fmt: skip
+
+
+RECORDS = [
+    compiled("sm_90", "attention small 16x64 bf16", 64, 20),
+    compiled("sm_90", "attention large bf16", 128, 40, "spills 8"),
+    compiled("gfx942", "attention small 16x32 bf16", 160, 16),
+    compiled("gfx942", "draw", 32, 0),
+]
+
+
+def test_a_row_is_a_kernel_and_a_column_a_target() -> None:
+    """Tile shapes, which differ between targets, are left out of the names."""
+    assert markdown(RECORDS).splitlines() == [
+        "| kernel | sm_90 | gfx942 |",
+        "|---|---|---|",
+        "| attention small bf16 | 64 / 20 / 25% | 160 / 16 / 10% |",
+        "| attention large bf16 | 128 / 40 / 12% **spills 8** |  |",
+        "| draw |  | 32 / 0 / 50% |",
+    ]
+
+
+def test_extremes_span_all_configurations_of_a_kernel() -> None:
+    assert extremes(RECORDS).splitlines()[2:] == [
+        "| attention | 3 | 64 to 160 | 16 to 40 | 10% to 25% | 1 |",
+        "| draw | 1 | 32 to 32 | 0 to 0 | 50% to 50% | none |",
+    ]
+
+
+def test_the_committed_page_is_what_the_command_writes_and_has_no_fault() -> None:
+    text = PAGE.read_text()
+    assert "**" not in text
+    cells = re.compile(r"(\d+) / (\d+) / (\d+)%")
+    targets: list[str] = []
+    records = []
+    for line in text.split("## All configurations")[1].splitlines():
+        name, *row = [cell.strip() for cell in line.strip("|").split("|")]
+        if name == "kernel":
+            targets = row
+        for target, cell in zip(targets, row, strict=False):
+            if found := cells.fullmatch(cell):
+                registers, kilobytes, share = map(int, found.groups())
+                record = compiled(target, name, registers, kilobytes)
+                records.append(record | {"occupancy": share / 100})
+    assert len(records) > 400
+    version = re.search(r"by Triton ([\d.]+)\.\n", text)
+    assert version is not None
+    assert page(version[1], records) == text
