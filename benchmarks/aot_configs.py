@@ -186,31 +186,6 @@ def selection_configs() -> Iterator[Config]:
     yield Config(
         "beam_topk row sums", beam_topk_kernels.row_sums_kernel, {"NORMALIZED": False, "BLOCK": tiles}
     )
-    rows = 262_144 // ROW_TILE
-    yield Config(
-        "row top-k tile sums",
-        beam_topk_kernels.tile_sums_kernel,
-        {"TILE": ROW_TILE},
-        beam_topk.tile_warps(ROW_TILE, beam_topk.SUMS_WARPS),
-        types=logits,
-        aligned=("vocab",),
-        wide=True,
-    )
-    yield Config(
-        "row top-k row sums", beam_topk_kernels.row_sums_kernel, {"NORMALIZED": False, "BLOCK": rows}
-    )
-    yield Config(
-        "row top-k bound", beam_topk_kernels.bound_kernel, {"BITS": beam_topk.BOUND_BITS, "CHUNK": rows}
-    )
-    yield Config(
-        "row top-k collect",
-        beam_topk_kernels.collect_kernel,
-        {"TILE": ROW_TILE},
-        beam_topk.tile_warps(ROW_TILE, beam_topk.COLLECT_WARPS),
-        types=logits,
-        aligned=("vocab",),
-        wide=True,
-    )
     yield Config(
         "beam_topk bound",
         beam_topk_kernels.bound_kernel,
@@ -222,6 +197,29 @@ def selection_configs() -> Iterator[Config]:
         beam_topk_kernels.collect_kernel,
         {"TILE": beam_topk.TILE},
         beam_topk.COLLECT_WARPS,
+        types=logits,
+        aligned=("vocab",),
+        wide=True,
+    )
+    rows = 262_144 // ROW_TILE
+    yield Config(
+        "row_topk tile sums",
+        beam_topk_kernels.tile_sums_kernel,
+        {"TILE": ROW_TILE},
+        beam_topk.tile_warps(ROW_TILE, beam_topk.SUMS_WARPS),
+        types=logits,
+        aligned=("vocab",),
+        wide=True,
+    )
+    yield Config("row_topk row sums", beam_topk_kernels.row_sums_kernel, {"NORMALIZED": False, "BLOCK": rows})
+    yield Config(
+        "row_topk bound", beam_topk_kernels.bound_kernel, {"BITS": beam_topk.BOUND_BITS, "CHUNK": rows}
+    )
+    yield Config(
+        "row_topk collect",
+        beam_topk_kernels.collect_kernel,
+        {"TILE": ROW_TILE},
+        beam_topk.tile_warps(ROW_TILE, beam_topk.COLLECT_WARPS),
         types=logits,
         aligned=("vocab",),
         wide=True,
@@ -268,7 +266,7 @@ def selection_configs() -> Iterator[Config]:
     )
 
     yield Config(
-        "Gumbel noise of rows",
+        "gumbel_noise",
         perturbed.noisy_kernel,
         {"LEAST": float(LEAST), "STREAM": philox.GUMBEL_STREAM, "TILE": perturbed.TILE},
         types={"logprobs_ptr": "*fp32", "out_ptr": "*fp64"},

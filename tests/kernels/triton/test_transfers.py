@@ -114,7 +114,7 @@ BASE = np.zeros(2, np.float32)
     ids=["draw", "top k", "top k a row"],
 )
 def test_groups_of_one_kind_share_one_copy_each_way(choice: Choice) -> None:
-    copies = counted([choice] * 5)
+    copies = counted([choice] * 3)
     assert (copies.there, copies.back) == (1, 1), copies.names
 
 
@@ -125,7 +125,7 @@ def test_each_kind_has_its_own() -> None:
 
 def test_named_tokens_take_their_sums_and_themselves() -> None:
     gather = Gather(np.zeros(1, np.int32), np.array([5]))
-    copies = counted([gather] * 5)
+    copies = counted([gather] * 3)
     assert copies.back <= 2, copies.names
 
 
