@@ -100,9 +100,12 @@ def test_plots_of_the_committed_records(tmp_path: Path) -> None:
     assert plots(report.read(RECORDS), tmp_path)[0].read_bytes() == first
 
 
-def test_records_name_no_path() -> None:
+def test_records_can_be_made_again_and_name_no_path() -> None:
     for file in RECORDS.glob("*.jsonl"):
         for line in file.read_text().splitlines():
             found = json.loads(line)
+            assert re.match(r"\w+\.py", found["command"])
             assert "/" not in found["command"]
-            assert found["versions"]["forkdecode"]
+            assert found["versions"].keys() >= {"forkdecode", "torch", "transformers", "numpy"}
+            assert found["machine"]["cpu"]
+            assert found["time"].endswith("Z")

@@ -1,0 +1,47 @@
+"""The shared record format: what a record says, and what it does not."""
+
+from __future__ import annotations
+
+import json
+import os
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from benchmarks.record import machine, record
+
+
+@pytest.fixture(autouse=True)
+def command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["/somewhere/growth.py", "--model", "/somewhere/small", "--seed", "7"])
+
+
+def test_a_record_says_what_was_measured_where_and_how(tmp_path: Path) -> None:
+    file = tmp_path / "records.jsonl"
+    result = {"seed": 7, "ms": 1.5}
+    returned = [record("growth", result, file), record("growth", {"ms": 2.5}, file)]
+    first, second = map(json.loads, file.read_text().splitlines())
+    assert [first, second] == returned
+    assert first["benchmark"] == "growth"
+    assert first["result"] == result
+    assert (first["seed"], second["seed"]) == (7, None)
+    assert first["versions"].keys() == {"forkdecode", "torch", "transformers", "numpy"}
+    assert first["versions"]["forkdecode"] == version("forkdecode")
+    assert first["machine"] == machine()
+
+
+def test_a_command_names_no_place_of_the_machine(tmp_path: Path) -> None:
+    assert record("growth", {}, tmp_path / "r.jsonl")["command"] == "growth.py --model small --seed 7"
+
+
+def test_without_a_file_a_record_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    found = record("growth", {"ms": 1}, None)
+    assert json.loads(capsys.readouterr().out) == found
+
+
+def test_a_machine_is_told_by_what_it_can_do() -> None:
+    found = machine()
+    assert found.keys() == {"cpu", "cores", "features", "python"}
+    assert found["cores"] == len(os.sched_getaffinity(0))
+    assert found["cpu"]
