@@ -31,15 +31,14 @@ from torch.nn.functional import scaled_dot_product_attention  # noqa: E402
 
 from benchmarks.gpu_cases import FULL, REHEARSAL, Model, Workload  # noqa: E402
 from benchmarks.gpu_engine import end_to_end  # noqa: E402
+from benchmarks.gpu_selection import Bench, draws, noise, row_selection, selection, transfers  # noqa: E402
 from forkdecode.kv.bytes_moved import bytes_moved  # noqa: E402
 from forkdecode.kv.forest_items import ItemShape  # noqa: E402
 from forkdecode.kv.forest_plan import ForestPlan, ForestPlanner  # noqa: E402
 from forkdecode.step import DecodeRows  # noqa: E402
-from forkdecode_kernels.draw import DrawRows, gpu_draws, reference_draws  # noqa: E402
 from forkdecode_kernels.node_list import NodeList, check_nodes, node_list  # noqa: E402
 from forkdecode_kernels.reference import node_attention as node_reference  # noqa: E402
 from forkdecode_kernels.reference import paged_decode as paged_reference  # noqa: E402
-from forkdecode_kernels.topk import RowGroups, gpu_groups, reference_group  # noqa: E402
 from forkdecode_kernels.triton.copy_blocks import copy_blocks  # noqa: E402
 from forkdecode_kernels.triton.device import family  # noqa: E402
 from forkdecode_kernels.triton.node_attention import node_attention  # noqa: E402
@@ -177,61 +176,6 @@ def sdpa(query: torch.Tensor, kv: torch.Tensor, tables: torch.Tensor, lengths: t
     return total
 
 
-def selection(limits: dict[str, float]) -> dict[str, Any]:
-    """Beam top-k against logsumexp and topk of torch, and against one read of the logits."""
-    rows, vocab, k = (4, 9000, 8) if REHEARSE else (512, 151_936, 1024)
-    logits = torch.randn(rows, vocab, device=DEVICE).to(DTYPE) * 3
-    base = np.zeros(rows, np.float32)
-    groups = RowGroups(np.array([0]), np.array([rows]), np.array([k]))
-    ours = gpu_groups(logits, groups, base, False)[0]
-    few = slice(0, min(rows, 8))
-    part = RowGroups(np.array([0]), np.array([few.stop]), np.array([8]))
-    a, b = (
-        gpu_groups(logits[few], part, base[few], False)[0],
-        reference_group(logits[few], base[few], 8, False),
-    )
-
-    def plain() -> torch.Tensor:
-        scores = logits - torch.logsumexp(logits.float(), -1, keepdim=True)
-        return scores.flatten().topk(k).values
-
-    seconds = timed(lambda: gpu_groups(logits, groups, base, False))
-    one_read = logits.numel() * logits.element_size() / limits["bandwidth"]
-    return {
-        "shape": [rows, vocab, k],
-        "us": 1e6 * seconds,
-        "torch_us": 1e6 * timed(plain, 5),
-        "times_one_read": seconds / one_read,
-        "ok": bool(len(ours.tokens) == k and np.abs(a.scores - b.scores).max() < 1e-5),
-    }
-
-
-def draws() -> dict[str, Any]:
-    """Draws with every filter against full sorts in float64. A draw may differ where u falls within
-    float32 rounding of two tokens' edge."""
-    rows, vocab = (2, 300) if REHEARSE else (512, 151_936)
-    logits = torch.randn(rows, vocab, device=DEVICE).to(DTYPE) * 3
-    uniform = np.random.default_rng(0).random(rows)
-    few = min(rows, 32)
-    ours = gpu_draws(logits, draw_settings(few), uniform[:few]).tokens
-    spec = reference_draws(logits, draw_settings(few), uniform[:few]).tokens
-    different = int((ours != spec).sum())
-    return {
-        "shape": [rows, vocab],
-        "us": 1e6 * timed(lambda: gpu_draws(logits, draw_settings(rows), uniform)),
-        "different": different,
-        "ok": different <= 1,
-    }
-
-
-def draw_settings(rows: int) -> DrawRows:
-    """One child a row, all filters on."""
-    ones = np.ones(rows)
-    top_k = np.full(rows, 50, np.int64)
-    offsets = np.arange(rows + 1)
-    return DrawRows(np.arange(rows), offsets, 0.8 * ones, top_k, 0.95 * ones, 0.01 * ones, ones)
-
-
 def block_moves(limits: dict[str, float]) -> dict[str, Any]:
     """A step's copies at the size of an 8B model (32 layers, 188 blocks), and one token a row written."""
     layers, pairs_n, blocks = (2, 3, 10) if REHEARSE else (32, 188, 600)
@@ -269,20 +213,24 @@ def main() -> int:
     args = parser.parse_args()
     torch.manual_seed(0)
     limits = ceilings()
+    bench = Bench(DEVICE, DTYPE, REHEARSE, timed)
     result = {
         "rehearsal": args.rehearse,
         "device": "interpreter" if REHEARSE else torch.cuda.get_device_name(),
         "versions": {"torch": torch.__version__, "triton": triton.__version__},
         "ceilings": limits,
         "attention": [attention(w, limits) for w in (REHEARSAL if REHEARSE else FULL)],
-        "selection": selection(limits),
-        "draws": draws(),
+        "selection": selection(bench, limits["bandwidth"]),
+        "row_selection": row_selection(bench, limits["bandwidth"]),
+        "draws": draws(bench),
+        "noise": noise(bench),
+        "transfers": transfers(bench),
         "block_moves": block_moves(limits),
         "end_to_end": end_to_end(DEVICE, torch.float32 if REHEARSE else DTYPE, rehearse=REHEARSE),
     }
     args.json.write_text(json.dumps(result, indent=1) + "\n")
     print(summary(result))
-    others = ("selection", "draws", "block_moves", "end_to_end")
+    others = ("selection", "row_selection", "draws", "noise", "transfers", "block_moves", "end_to_end")
     checks = [*result["attention"], *(result[name] for name in others)]
     return int(not all(c["ok"] for c in checks))
 
@@ -300,8 +248,13 @@ def summary(result: dict[str, Any]) -> str:
     ]
     s, m = result["selection"], result["block_moves"]
     lines.append(f"selection {s['us']:.0f} us = {s['times_one_read']:.1f} reads of the logits, ok {s['ok']}")
-    d = result["draws"]
-    lines.append(f"draws {d['us']:.0f} us, ok {d['ok']}")
+    r = result["row_selection"]
+    lines.append(
+        f"best of rows {r['us']:.0f} us = {r['times_one_read']:.1f} reads of the logits, ok {r['ok']}"
+    )
+    for name in ("draws", "noise"):
+        lines.append(f"{name} {result[name]['us']:.0f} us, ok {result[name]['ok']}")
+    lines.append(f"a copy each way {result['transfers']['us']:.0f} us, ok {result['transfers']['ok']}")
     lines.append(f"copies {m['copy_us']:.0f} us, {m['copy_share_of_bandwidth']:.0%} of a copy, ok {m['ok']}")
     e = result["end_to_end"]
     lines.append(

@@ -1,0 +1,129 @@
+"""What gpu_check measures of selections: beams over a group's rows, each row's best, draws, noise, and the
+copies between host and device that each of them needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from forkdecode_kernels.draw import DrawRows, gpu_draws, reference_draws
+from forkdecode_kernels.perturbed import PerturbedRows, gpu_topk, perturbed_topk
+from forkdecode_kernels.row_candidates import gpu_rows, sorted_rows
+from forkdecode_kernels.topk import RowGroups, gpu_groups, reference_group
+from forkdecode_kernels.transfer import to_device, to_host
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where and how it is measured. timed: median seconds of some work."""
+
+    device: torch.device
+    dtype: torch.dtype
+    rehearse: bool
+    timed: Callable[..., float]
+
+
+def selection(bench: Bench, bandwidth: float) -> dict[str, Any]:
+    """Beam top-k against logsumexp and topk of torch, and against one read of the logits."""
+    rows, vocab, k = (4, 9000, 8) if bench.rehearse else (512, 151_936, 1024)
+    logits = torch.randn(rows, vocab, device=bench.device).to(bench.dtype) * 3
+    base = np.zeros(rows, np.float32)
+    groups = RowGroups(np.array([0]), np.array([rows]), np.array([k]))
+    ours = gpu_groups(logits, groups, base, False)[0]
+    few = slice(0, min(rows, 8))
+    part = RowGroups(np.array([0]), np.array([few.stop]), np.array([8]))
+    a, b = (
+        gpu_groups(logits[few], part, base[few], False)[0],
+        reference_group(logits[few], base[few], 8, False),
+    )
+
+    def plain() -> torch.Tensor:
+        scores = logits - torch.logsumexp(logits.float(), -1, keepdim=True)
+        return scores.flatten().topk(k).values
+
+    seconds = bench.timed(lambda: gpu_groups(logits, groups, base, False))
+    one_read = logits.numel() * logits.element_size() / bandwidth
+    return {
+        "shape": [rows, vocab, k],
+        "us": 1e6 * seconds,
+        "torch_us": 1e6 * bench.timed(plain, 5),
+        "times_one_read": seconds / one_read,
+        "ok": bool(len(ours.tokens) == k and np.abs(a.scores - b.scores).max() < 1e-5),
+    }
+
+
+def draws(bench: Bench) -> dict[str, Any]:
+    """Draws with every filter against full sorts in float64. A draw may differ where u falls within
+    float32 rounding of two tokens' edge."""
+    rows, vocab = (2, 300) if bench.rehearse else (512, 151_936)
+    logits = torch.randn(rows, vocab, device=bench.device).to(bench.dtype) * 3
+    uniform = np.random.default_rng(0).random(rows)
+    few = min(rows, 32)
+    ours = gpu_draws(logits, draw_settings(few), uniform[:few]).tokens
+    spec = reference_draws(logits, draw_settings(few), uniform[:few]).tokens
+    different = int((ours != spec).sum())
+    return {
+        "shape": [rows, vocab],
+        "us": 1e6 * bench.timed(lambda: gpu_draws(logits, draw_settings(rows), uniform)),
+        "different": different,
+        "ok": different <= 1,
+    }
+
+
+def draw_settings(rows: int) -> DrawRows:
+    """One child a row, all filters on."""
+    ones = np.ones(rows)
+    top_k = np.full(rows, 50, np.int64)
+    offsets = np.arange(rows + 1)
+    return DrawRows(np.arange(rows), offsets, 0.8 * ones, top_k, 0.95 * ones, 0.01 * ones, ones)
+
+
+def row_selection(bench: Bench, bandwidth: float) -> dict[str, Any]:
+    """The 16 best of each row, against a sort of the first rows."""
+    rows, vocab, k = (3, 5000, 2) if bench.rehearse else (512, 151_936, 16)
+    logits = torch.randn(rows, vocab, device=bench.device).to(bench.dtype) * 3
+    every, ks, base = np.arange(rows), np.full(rows, k), np.zeros(rows, np.float32)
+    few = slice(0, min(rows, 8))
+    ours = gpu_rows(logits, every[few], ks[few], base[few], normalized=False)
+    spec = sorted_rows(logits, every[few], ks[few], base[few], normalized=False)
+    seconds = bench.timed(lambda: gpu_rows(logits, every, ks, base, normalized=False))
+    return {
+        "shape": [rows, vocab, k],
+        "us": 1e6 * seconds,
+        "sort_us": 1e6 * bench.timed(lambda: sorted_rows(logits, every, ks, base, normalized=False), 5),
+        "times_one_read": seconds / (logits.numel() * logits.element_size() / bandwidth),
+        "ok": bool(len(ours.row) == len(spec.row) and np.abs(ours.score - spec.score).max() < 1e-5),
+    }
+
+
+def noise(bench: Bench) -> dict[str, Any]:
+    """The 8 best of each row with Gumbel noise, against the CPU's."""
+    rows, vocab, k = (2, 300, 3) if bench.rehearse else (64, 151_936, 8)
+    logprobs = torch.log_softmax(torch.randn(rows, vocab, device=bench.device) * 3, -1)
+    wanted = PerturbedRows(
+        np.zeros(rows),
+        np.full(rows, np.inf),
+        np.arange(rows, dtype=np.uint64),
+        np.full(rows, 7),
+        np.full(rows, k),
+    )
+    ours, theirs = gpu_topk(logprobs, wanted), perturbed_topk(logprobs.cpu(), wanted)
+    return {
+        "shape": [rows, vocab, k],
+        "us": 1e6 * bench.timed(lambda: gpu_topk(logprobs, wanted)),
+        "ok": bool((ours.tokens == theirs.tokens).all() and np.allclose(ours.perturbed, theirs.perturbed)),
+    }
+
+
+def transfers(bench: Bench) -> dict[str, Any]:
+    """One copy each way of what draws of 512 rows send and get: what a step waits for besides its kernels."""
+    arrays = [np.arange(512), np.arange(512), *(np.linspace(0, 1, 512) for _ in range(5))]
+    back = to_host(to_device(arrays, bench.device))
+    return {
+        "us": 1e6 * bench.timed(lambda: to_host(to_device(arrays, bench.device)[:5])),
+        "ok": all(np.array_equal(a, b) for a, b in zip(arrays, back, strict=True)),
+    }
