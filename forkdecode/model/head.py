@@ -10,8 +10,11 @@ import torch
 from transformers import PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
+from forkdecode.model.packing import ROW_QUANTUM
+
 MAX_LOGITS_BYTES = 256 * 1024 * 1024
-ROW_QUANTUM = 16
+VECTOR = 64
+"""A multiple of the numbers of any vector register."""
 _OUTPUT_ARGUMENT = "forkdecode_output"
 
 
@@ -44,10 +47,15 @@ def replayed(model: PreTrainedModel, output: ModelOutput) -> torch.Tensor:
 
 
 class LogitsHead:
-    """The model's own forward after its decoder: lm_head and whatever scaling or cap follows."""
+    """The model's own forward after its decoder: lm_head and whatever scaling or cap follows.
 
-    def __init__(self, model: PreTrainedModel, vocab_size: int) -> None:
+    row_quantum: rows are padded to a multiple of it, unless whatever follows lm_head ends on a whole vector.
+    """
+
+    def __init__(self, model: PreTrainedModel, vocab_size: int, row_quantum: int) -> None:
         self._model = _replaying(model)
+        # What follows lm_head are vectorised loops of torch over all logits at once.
+        self._row_quantum = row_quantum if vocab_size % VECTOR == 0 else ROW_QUANTUM
         self._row_bytes = vocab_size * max(4, model.dtype.itemsize)
 
     @property
@@ -60,7 +68,7 @@ class LogitsHead:
 
         Rows are bitwise independent of each other.
         """
-        padded = torch.nn.functional.pad(index, (0, -len(index) % ROW_QUANTUM))
+        padded = torch.nn.functional.pad(index, (0, -len(index) % self._row_quantum))
         hidden = output["last_hidden_state"].index_select(1, padded)
         replayed = {_OUTPUT_ARGUMENT: type(output)(last_hidden_state=hidden)}
         logits: torch.Tensor = self._model(**replayed, use_cache=False).logits

@@ -1,19 +1,28 @@
-"""Linear layers with weights repacked once for oneDNN.
+"""Linear layers with weights repacked once, whose sum over a row's inputs is never split over threads, as
+MKL does at some row counts: a row's product has the same bits whatever rows are beside it.
 
-Faster for few rows, and the sum over a row's inputs is never split over threads, which MKL does at
-some row counts: a row's product has the same bits whatever rows are beside it.
+With forkdecode_kernels.products that holds from one row on. oneDNN takes what that doesn't: float16,
+bfloat16 on CPUs that have instructions for it, and systems without a team of OpenMP threads to share
+with torch; there it holds from 16 rows on.
 """
 
 from __future__ import annotations
 
+import platform
+from collections.abc import Callable
+from functools import cache
 from typing import TypeAlias
 
 import torch
 from transformers.pytorch_utils import Conv1D
 
 from forkdecode.model.int8 import Int8Linear
+from forkdecode_kernels.products import has_team, pack_weight, product
 
+ROW_QUANTUM = 16
+"""Rows come in multiples of this where products are oneDNN's, or vectorised loops of torch follow."""
 _ROWS_HINT = 64
+_Product: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
 
 class PackedLinear(torch.nn.Module):
@@ -21,19 +30,59 @@ class PackedLinear(torch.nn.Module):
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         super().__init__()
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), _ROWS_HINT)
-        self._bias = None if bias is None else bias.detach()
+        weight, bias = weight.detach(), None if bias is None else bias.detach()
+        make = _ours if rows_stand_alone(weight.dtype) else _one_dnn
+        self._product = make(weight, bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
-        return out
+        return self._product(x)
 
 
 Linear: TypeAlias = PackedLinear | Int8Linear
 
 
+def _ours(weight: torch.Tensor, bias: torch.Tensor | None) -> _Product:
+    panels = pack_weight(weight, bias)
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        if x.ndim == 2:
+            return product(x, panels)
+        return product(x.reshape(-1, x.shape[-1]), panels).view(*x.shape[:-1], panels.outputs)
+
+    return call
+
+
+def _one_dnn(weight: torch.Tensor, bias: torch.Tensor | None) -> _Product:
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS_HINT)
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+        return out
+
+    return call
+
+
+def rows_stand_alone(dtype: torch.dtype) -> bool:
+    """Whether a PackedLinear gives a row the same bits even when it is alone; else there must be 16."""
+    if dtype == torch.bfloat16:
+        return has_team() and not _multiplies_bfloat16()
+    return dtype == torch.float32 and has_team()
+
+
+@cache
+def _multiplies_bfloat16() -> bool:
+    """Whether oneDNN has instructions for bfloat16 here; on x86 it also claims to where it widens."""
+    if platform.machine() in ("x86_64", "AMD64"):
+        return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+    return _one_dnn_takes(torch.bfloat16)
+
+
 def can_pack(dtype: torch.dtype) -> bool:
-    """Whether this torch has the packed product for CPUs and this dtype."""
+    """Whether there is a packed product for CPUs and this dtype."""
+    return rows_stand_alone(dtype) or _one_dnn_takes(dtype)
+
+
+def _one_dnn_takes(dtype: torch.dtype) -> bool:
     if not torch._C._has_mkldnn or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         return False
     if dtype == torch.bfloat16:

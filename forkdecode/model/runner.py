@@ -31,7 +31,7 @@ from forkdecode.model.int8 import Int8Linear, check_int8
 from forkdecode.model.kv_cache import KvCache
 from forkdecode.model.lean import LeanDecoder
 from forkdecode.model.node_plans import NodePlans, Planners, StepShape
-from forkdecode.model.packing import Linear, PackedLinear, pack_linears
+from forkdecode.model.packing import ROW_QUANTUM, Linear, PackedLinear, pack_linears, rows_stand_alone
 from forkdecode.model.static_step import GraphedDecoder, capture_graph
 from forkdecode.model.weights import TAKEN, convert
 from forkdecode.sampling.gather import cut, joined
@@ -46,10 +46,6 @@ from forkdecode.step import (
     StepPlan,
 )
 from forkdecode_kernels.attention_work import make_work
-
-ROW_QUANTUM = 16
-"""Tokens of a step are padded to a multiple of this: matrix products of at least this many rows give
-each row the same bits whatever the others are, and vectorised loops end on a whole vector."""
 
 
 class Runner:
@@ -90,7 +86,10 @@ class Runner:
         lean = LeanDecoder.of(model, dtype, linear) if decoder == "auto" and on_cpu else None
         self._decoder: LeanDecoder | GenericDecoder = lean or GenericDecoder(model)
         pack_linears(model, linear)
-        self._head = LogitsHead(model, info.vocab_size)
+        alone = on_cpu and (linear is Int8Linear or rows_stand_alone(dtype))
+        # The generic decoder's modules have vectorised loops over all rows at once.
+        self._row_quantum = 1 if alone and lean else ROW_QUANTUM
+        self._head = LogitsHead(model, info.vocab_size, 1 if alone else ROW_QUANTUM)
         self._windows = info.windows
         self.cache = KvCache(info, block_size, num_blocks, num_host_slots, dtype, self.device)
         self._planners: Planners | None = None
@@ -130,12 +129,13 @@ class Runner:
         token = np.zeros(2, np.int64)
         # Both rows have context 1 and read the null block, which nothing is written to.
         rows = DecodeRows(0, none, null_table, 1)
-        work = make_work((), (rows,), ROW_QUANTUM, size, null)
+        work = make_work((), (rows,), len(self._pad(token)), size, null)
         slots = torch.empty(0, dtype=torch.int64, device=self.device)
         with torch.inference_mode():
             self.cache.copy(BlockMoves(null_table[0], null_table[0]))  # zeros onto themselves
-            ids = torch.from_numpy(_pad(token)).to(self.device)
-            self._decoder(ids, ids, StepAttention(self.cache, WorkPlans(work), slots, self._windows))
+            ids = torch.from_numpy(self._pad(token)).to(self.device)
+            output = self._decoder(ids, ids, StepAttention(self.cache, WorkPlans(work), slots, self._windows))
+            self._head(output, ids[:1])
 
     def _forward(self, plan: StepPlan) -> ModelOutput:
         """The decoder's output for all query tokens, padding included."""
@@ -143,11 +143,15 @@ class Runner:
             output = self._graphed(plan)
             if output is not None:
                 return output
-        tokens = _pad(plan.token_ids)
+        tokens = self._pad(plan.token_ids)
         slots = torch.from_numpy(plan.slots).to(self.device)
         step = StepAttention(self.cache, self._plans(plan, len(tokens)), slots, self._windows)
-        positions = torch.from_numpy(_pad(plan.positions)).to(self.device)
+        positions = torch.from_numpy(self._pad(plan.positions)).to(self.device)
         return self._decoder(torch.from_numpy(tokens).to(self.device), positions, step)
+
+    def _pad(self, values: I64) -> I64:
+        """Up to the row quantum with zeros: token 0 at position 0, written nowhere, read by none."""
+        return np.pad(values, (0, -len(values) % self._row_quantum))
 
     def _plans(self, plan: StepPlan, num_tokens: int) -> AttentionPlans:
         if self._planners is not None:
@@ -193,11 +197,6 @@ class GenericDecoder:
             input_ids=tokens[None], position_ids=positions[None], use_cache=False, **{STEP_ARGUMENT: step}
         )
         return output
-
-
-def _pad(values: I64) -> I64:
-    """Up to a multiple of ROW_QUANTUM with zeros: token 0 at position 0, written nowhere, read by none."""
-    return np.pad(values, (0, -len(values) % ROW_QUANTUM))
 
 
 def _shifted(requests: tuple[SelectionRequest, ...], start: int) -> tuple[SelectionRequest, ...]:

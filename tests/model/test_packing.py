@@ -6,11 +6,25 @@ import pytest
 import torch
 from transformers.pytorch_utils import Conv1D
 
-from forkdecode.model.packing import PackedLinear, can_pack, pack_linears
+from forkdecode.model import packing
+from forkdecode.model.packing import PackedLinear, can_pack, pack_linears, rows_stand_alone
+
+
+@pytest.fixture(params=["ours", "oneDNN"])
+def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both kinds of product, whichever this machine would take."""
+    if request.param == "oneDNN":
+        monkeypatch.setattr(packing, "has_team", lambda: False)
+    elif not packing.has_team():
+        pytest.skip("no OpenMP team here")
+    else:
+        monkeypatch.setattr(packing, "_multiplies_bfloat16", lambda: False)
+    return str(request.param)
 
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.usefixtures("products")
 def test_equals_linear(dtype: torch.dtype, bias: bool) -> None:
     torch.manual_seed(0)
     plain = torch.nn.Linear(48, 33, bias=bias).to(dtype)
@@ -32,7 +46,9 @@ def test_replaces_linear_and_conv1d_only() -> None:
 @pytest.mark.skipif(not can_pack(torch.float32), reason="torch without oneDNN")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_rows_are_bitwise_independent_of_the_row_count(dtype: torch.dtype, threads: int) -> None:
+def test_rows_are_bitwise_independent_of_the_row_count(
+    dtype: torch.dtype, threads: int, products: str
+) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -43,5 +59,16 @@ def test_rows_are_bitwise_independent_of_the_row_count(dtype: torch.dtype, threa
         for rows in (16, 32, 64, 112, 256):
             assert torch.equal(packed(x[:rows]), whole[:rows])
             assert torch.equal(packed(x[16 : 16 + rows]), whole[16 : 16 + rows])
+        assert rows_stand_alone(dtype) == (products == "ours")
+        for rows in (1, 2, 15) if products == "ours" else ():
+            assert torch.equal(packed(x[rows : 2 * rows]), whole[rows : 2 * rows])
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.skipif(not can_pack(torch.float16), reason="a CPU without float16 products")
+def test_float16_is_left_to_one_dnn() -> None:
+    assert not rows_stand_alone(torch.float16)
+    plain = torch.nn.Linear(48, 33).to(torch.float16)
+    x = torch.randn(16, 48, dtype=torch.float16)
+    torch.testing.assert_close(PackedLinear(plain.weight, plain.bias)(x), plain(x), atol=1e-2, rtol=1e-2)

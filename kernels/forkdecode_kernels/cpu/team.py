@@ -29,15 +29,21 @@ class Work(NamedTuple):
     address: int
 
 
+def _callback(function: Callable[[Any], None]) -> Any:
+    signature = ((_ADDRESS,), types.void)
+    return CFunc(function, signature, locals={}, options={"error_model": "numpy"})
+
+
 def compile_work(function: Callable[[Any], None]) -> Work:
     """`function` takes the address of an array of int64, and no exception may leave it. Cached on disk
     as forkdecode_kernels.cpu.selection.jit does."""
-    made = CFunc(function, ((_ADDRESS,), types.void), locals={}, options={"error_model": "numpy"})
+    made = _callback(function)
     try:
         made.enable_caching()
-        stamp(made)
     except RuntimeError:  # no folder to cache in
-        pass
+        made = _callback(function)
+    else:
+        made = made if stamp(made) else _callback(function)
     made.compile()
     address: Any = made.address
     return Work(ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address), address)
