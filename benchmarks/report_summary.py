@@ -95,6 +95,18 @@ def said_overhead(results: list[Result]) -> str:
     return "; ".join(f"{r['workload']}: {r['ratio']:.2f}" for r in results)
 
 
+def said_latency(results: list[Result]) -> str:
+    """At the lowest rate, where no queue stands."""
+    own = [r for r in results if r["side"] == "service"] or results
+    r = min(own, key=lambda r: float(r["rate"]))
+    first, between = (
+        " and ".join(f"{1e3 * r[name][p]:,.0f} ms ({p})" for p in ("p50", "p99"))
+        for name in ("first_token", "between_tokens")
+    )
+    return f"{r['rate']:g} arrivals a second: first token {first}, between tokens {between}"
+
+
+GROWTH_MODEL = "growth --model smollm2-135m-instruct"
 CLAIMS: tuple[tuple[str, str, Say, str], ...] = (
     ("beams equal transformers' token for token", "parity", said_equal, "parity"),
     ("throughput over that of others, 1 is equal", "throughput", said_throughput, "throughput"),
@@ -107,7 +119,8 @@ CLAIMS: tuple[tuple[str, str, Say, str], ...] = (
         "memory --part transformers",
     ),
     ("growth of the control plane's time, exponents", "growth", said_exponents("control_us"), "growth"),
-    ("growth of a step's time, exponents", "growth_model", said_exponents("step_ms"), "growth --model"),
+    ("growth of a step's time, exponents", "growth_model", said_exponents("step_ms"), GROWTH_MODEL),
+    ("latency of the service", "serving_latency", said_latency, "serving latency"),
     ("throughput of the service over in process", "serving_overhead", said_overhead, "serving overhead"),
     ("a server under faults of every kind", "serving_soak", said_soak, "serving soak"),
     ("a server whose engine is killed", "serving_kill", said_kill, "serving kill"),

@@ -145,6 +145,15 @@ def test_the_summary_has_what_there_are_records_for() -> None:
     assert span([3, 1], "d") == "1 to 3"
 
 
+def test_the_summary_takes_latency_where_no_queue_stands() -> None:
+    results = [arrivals("service", 4), arrivals("service", 2), arrivals("in process", 1)]
+    ((_, number, _),) = cells(summary({"serving_latency": results}))
+    assert number == (
+        "2 arrivals a second: first token 200 ms (p50) and 600 ms (p99), "
+        "between tokens 50 ms (p50) and 150 ms (p99)"
+    )
+
+
 def test_plots_of_latency_and_growth(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from benchmarks.report_plots import plots
