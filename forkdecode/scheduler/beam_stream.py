@@ -26,6 +26,7 @@ class BeamStream:
     def __init__(self, options: Options) -> None:
         self._common = CommonPrefix()
         self._shown = ShownBeams(options.update_every, options.update_beams)
+        self._tokens = ShownTokens()
         self._finished = 0
 
     @property
@@ -63,7 +64,7 @@ class BeamStream:
                     generated=rows.generated,
                     hypotheses=numbers,
                     parents=shown,
-                    token_ids=history.tokens(rows.generated, best, self._common.count),
+                    token_ids=self._tokens.of(history, rows.generated, best, shown, self._common.count),
                     scores=scores[best],
                     finished=len(policy.hypotheses),
                 )
@@ -229,3 +230,26 @@ class ShownBeams:
         self._numbers = np.zeros(len(scores), np.int64)
         self._numbers[best] = numbers
         return best, numbers, parents
+
+
+class ShownTokens:
+    """The tokens of the hypotheses shown last: those that continue them are told of without a walk."""
+
+    def __init__(self) -> None:
+        self._rows: I32 = np.empty(0, np.int32)
+        self._tokens: I64 = np.empty((0, 0), np.int64)
+        self._start = self._generated = 0
+
+    def of(self, history: History, generated: int, rows: I32, parents: I64, start: int) -> I64:
+        """[N, generated - start] What `rows`, to be shown after `generated` tokens, have after the first
+        `start`. parents [N]: as ShownBeams.show names those shown last that they continue."""
+        if len(self._rows) and (parents > 0).all():
+            order = np.argsort(self._rows)
+            places = order[np.searchsorted(self._rows[order], (parents - 1) % ROWS_A_STEP)]
+            known = self._tokens[places, start - self._start :]
+            since = history.tokens(generated, rows, max(start, self._generated))
+            tokens = np.concatenate([known, since], axis=1)
+        else:
+            tokens = history.tokens(generated, rows, start)
+        self._rows, self._tokens, self._start, self._generated = rows, tokens, start, generated
+        return tokens

@@ -23,8 +23,12 @@ def length_scale(generated: int, length_penalty: float) -> np.float32:
 def beam_score(selection: F32, generated: int, length_penalty: float) -> F32:
     """[N] selection_logprob / generated ** length_penalty, one float32 division, as transformers
     computes it (generation/utils.py, `_update_finished_beams`); but finite whatever the penalty."""
-    with np.errstate(over="ignore", under="ignore"):
-        scores = selection / length_scale(generated, length_penalty)
+    scale = length_scale(generated, length_penalty)
+    if scale >= 1:  # can't overflow, and to say so costs more than the division
+        scores = selection / scale
+    else:
+        with np.errstate(over="ignore", under="ignore"):
+            scores = selection / scale
     return np.asarray(np.minimum(np.maximum(scores, _LIMITS.min), _LIMITS.max), np.float32)
 
 
