@@ -132,12 +132,13 @@ def test_the_summary_has_what_there_are_records_for() -> None:
         {"trace": "alpaca", "kind": kind, "width": width, "saving": saving}
         for kind, width, saving in (("beam", 2, 0.36), ("beam", 32, 0.654), ("sample", 4, 0.1))
     ]
-    throughput = [
+    throughput: list[Result] = [
         {"peer": "vllm", "ratio": 1.26},
         {"peer": "vllm", "ratio": 0.94},
         {"peer": "x", "refused": "why"},
     ]
-    rows = cells(summary({"memory": memory, "throughput": throughput, "parity": []}))
+    results: dict[str, list[Result]] = {"memory": memory, "throughput": throughput, "parity": []}
+    rows = cells(summary(results))
     assert [row[1] for row in rows] == [
         "vllm: 0.9 to 1.3x", "Alpaca 36% to 65% (width 2 to 32)", "Alpaca 10% (width 4)",
     ]  # fmt: skip
