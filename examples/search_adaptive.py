@@ -14,14 +14,21 @@ parser.add_argument("model", nargs="?", default=DEFAULT_MODEL)
 parser.add_argument("--server", metavar="HOST:PORT")
 args = parser.parse_args()
 
-prompt = "Question: What is 6 times 7?\nAnswer: 42\n\nQuestion: What is 3 plus 4?\nAnswer:"
-decoding = Decoding(Sample(temperature=0.7), max_tokens=8, options=Options(stop="\n"))
+prompt = """Question: A box has 4 eggs. How many eggs are in 2 boxes?
+Answer: 2 * 4 = 8
+
+Question: A bag has 3 pens. How many pens are in 3 bags?
+Answer: 3 * 3 = 9
+
+Question: A car has 4 wheels. How many wheels have 3 cars?
+Answer:"""
+decoding = Decoding(Sample(temperature=0.7), max_tokens=12, options=Options(stop="\n"))
 
 
 def answer(text: str) -> str | None:
-    """The first number."""
-    found = re.search(r"\d+", text)
-    return found[0] if found else None
+    """The last number."""
+    numbers = re.findall(r"\d+", text)
+    return numbers[-1] if numbers else None
 
 
 with Client(args.server) if args.server else LLM(args.model) as llm, llm.tree(prompt, seed=1) as tree:

@@ -14,8 +14,15 @@ parser.add_argument("model", nargs="?", default=DEFAULT_MODEL)
 parser.add_argument("--server", metavar="HOST:PORT")
 args = parser.parse_args()
 
-prompt = "Question: A shelf has 3 rows of 4 books. 5 books are taken away. How many are left?\nAnswer:"
-decoding = Decoding(Sample(temperature=0.7), max_tokens=48, options=Options(stop="Question:"))
+prompt = """Question: A box has 4 eggs. How many eggs are in 2 boxes?
+Answer: 2 * 4 = 8
+
+Question: A bag has 3 pens. How many pens are in 3 bags?
+Answer: 3 * 3 = 9
+
+Question: A car has 4 wheels. How many wheels have 3 cars?
+Answer:"""
+decoding = Decoding(Sample(temperature=0.7), max_tokens=12, options=Options(stop="\n"))
 
 
 def answer(text: str) -> str | None:

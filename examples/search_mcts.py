@@ -1,4 +1,4 @@
-"""Monte Carlo tree search with PUCT: steps are chosen by their value and the model's own prior.
+"""Monte Carlo tree search: steps are chosen by their value and, with PUCT, the model's own prior, or by UCT.
 
 Runs the model in this process, or asks a server: --server 127.0.0.1:50051. The checker runs here either way.
 """
@@ -6,11 +6,12 @@ Runs the model in this process, or asks a server: --server 127.0.0.1:50051. The 
 import argparse
 
 from forkdecode import DEFAULT_MODEL, LLM, Client, Options, Sample
-from forkdecode.search import Branch, Budget, Decoding, Mcts, each, puct, run
+from forkdecode.search import Branch, Budget, Decoding, Mcts, each, puct, run, uct
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("model", nargs="?", default=DEFAULT_MODEL)
 parser.add_argument("--server", metavar="HOST:PORT")
+parser.add_argument("--select", choices=["puct", "uct"], default="puct")
 args = parser.parse_args()
 
 examples = """Add 4, 9, 2.
@@ -42,7 +43,8 @@ decoding = Decoding(
     Sample(temperature=0.8), step=("\n",), step_tokens=12, max_tokens=40, options=Options(stop="end")
 )
 with Client(args.server) if args.server else LLM(args.model) as llm, llm.tree(prompt, seed=1) as tree:
-    search = Mcts(simulations=60, expand=3, select=puct(1.0))
+    select = puct(1.0) if args.select == "puct" else uct(1.0)
+    search = Mcts(simulations=60, expand=3, select=select)
     result = run(tree, search, each(right), budget=Budget(tokens=400), decoding=decoding)
     spent = result.spent
     print(f"{spent.tokens} tokens in {spent.nodes} branches, {len(result.finished)} of them finished")

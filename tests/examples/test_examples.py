@@ -34,6 +34,7 @@ SHOWN = {
     "search_dvts": SPENT + BEST,
     "search_mcts": SPENT + r"(  \d+ visits, value \d\.\d\d: .*\n)+" + BEST,
     "search_rebase": SPENT + BEST,
+    "search_self_consistency": SPENT + r"(.*: \d+ votes\n)*\d+ answers are unfinished",
     "search_step_beam": SPENT + BEST,
     "self_consistency": r"(\d+: \d+ of 16 chains\n)*\d+ chains reach no number\nthe .* [5-9]\d% of",
     "shaping": r"(eos|stop|length): [\"']Today",
@@ -90,14 +91,38 @@ def real_address() -> Iterator[str]:
         yield running.address
 
 
-@pytest.mark.parametrize("name", sorted(name for name in SHOWN if name.startswith("search_")))
+SUM = r"\n1\.00 '8 \+ 5 = 13\\n13 \+ 4 = 17\\n'\n$"
+SOLVED: dict[tuple[str, ...], str] = {
+    ("search_ab_mcts",): r"finished\n1\.0 at depth \d: ",
+    ("search_adaptive",): r"finished\n12: \d+ votes\n",
+    ("search_best_of_n",): r"finished\n12: weight ",
+    ("search_dvts",): SUM,
+    ("search_mcts",): SUM,
+    ("search_mcts", "--select", "uct"): SUM,
+    ("search_rebase",): SUM,
+    ("search_self_consistency",): r"finished\n12: \d+ votes\n",
+    ("search_step_beam",): SUM,
+}
+"""The right answer, as the real model finds it by each search."""
+
+
+def test_every_search_is_checked_with_the_real_model() -> None:
+    assert {name for name, *_ in SOLVED} == {name for name in SHOWN if name.startswith("search_")}
+
+
+@pytest.mark.parametrize("command", SOLVED, ids=" ".join)
 def test_a_search_of_the_real_model(
-    name: str, real_address: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    command: tuple[str, ...],
+    real_address: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    show(name, ["--server", real_address], monkeypatch)
+    name, *flags = command
+    show(name, ["--server", real_address, *flags], monkeypatch)
     shown = capsys.readouterr().out
     assert re.search(SHOWN[name], shown)
     assert re.search(r"^[1-9]\d* tokens in [1-9]\d* branches, [1-9]\d* of them finished", shown), shown
+    assert re.search(SOLVED[command], shown), shown
 
 
 def show(name: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
