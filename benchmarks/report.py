@@ -24,6 +24,7 @@ KEYS = {
     "memory": ("model", "trace", "kind", "width"),
     "memory_curve": ("model", "trace", "kind", "width"),
     "memory_transformers": ("model", "width"),
+    "catalogue": ("part", "width", "max_step_tokens"),
     "growth": ("axis", "kind"),
     "growth_model": ("model", "axis", "kind"),
     "serving_latency": ("model", "kind", "width", "tokens", "rate", "side"),
@@ -34,7 +35,7 @@ KEYS = {
     "simulate": (*LOAD_KEYS, "system", "rate"),
     "simulate_calibrate": ("model",),
 }
-"""What tells one measurement of a benchmark from another."""
+"""What tells one measurement of a benchmark from another, where it has it."""
 SUMMARY = "summary"
 """The table that is made of all benchmarks' records."""
 SECTION = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -48,7 +49,7 @@ def read(folder: Path) -> dict[str, list[Result]]:
             full = json.loads(line)
             name, result = full["benchmark"], full["result"]
             if name in KEYS:
-                found.setdefault(name, {})[tuple(result[k] for k in KEYS[name])] = result
+                found.setdefault(name, {})[tuple(result.get(k) for k in KEYS[name])] = result
     return {name: list(results.values()) for name, results in found.items()}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks import report_serving
+from benchmarks.report_catalogue import catalogue
 from benchmarks.report_growth import growth, growth_model
 from benchmarks.report_layout import table
 from benchmarks.report_summary import parity
@@ -85,7 +86,9 @@ def load_key(r: Result) -> tuple[Any, ...]:
 def title(key: tuple[Any, ...]) -> str:
     model, accelerator, devices, trace, kind, width, count = key
     what = f"beam {width}" if kind == "beam" else f"{width} samples"
-    return f"{model} on {devices} x {accelerator}, {NAMES[trace]}, {what}, {count} requests"
+    # A load that lasts as long at each rate has no count of its own.
+    many = f"{count:,} requests" if count else "steady"
+    return f"{model} on {devices} x {accelerator}, {NAMES.get(trace, trace)}, {what}, {many}"
 
 
 def simulations(results: list[Result]) -> list[tuple[tuple[Any, ...], list[Result]]]:
@@ -175,6 +178,7 @@ TABLES: dict[str, tuple[str, Callable[[list[Result]], str]]] = {
     "soak": ("serving_soak", report_serving.soak),
     "kill": ("serving_kill", report_serving.kill),
     "throughput": ("throughput", throughput),
+    "catalogue": ("catalogue", catalogue),
     "calibration": ("simulate_calibrate", calibration),
     "simulate_best": ("simulate", carried),
     "simulate": ("simulate", simulate),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks import report_serving
+from benchmarks.report_catalogue import catalogue
 from benchmarks.report_growth import growth_model
 from benchmarks.report_summary import parity, span, summary
 from benchmarks.report_tables import in_order
@@ -114,6 +115,18 @@ def test_memory_is_in_the_same_order_whatever_was_measured_last() -> None:
     results = [{"trace": trace, "kind": kind, "width": width} for trace, kind, width in keys]
     found = [(r["trace"], r["kind"], r["width"]) for r in in_order(results)]
     assert found == [keys[2], keys[1], keys[3], keys[0]]
+
+
+def test_a_catalogue_is_told_by_width() -> None:
+    ms = {"forward": 1851.6, "logits": 170.5, "select": 17.4, "blocks": 7.4, "control": 1.38, "share": 0.0141}
+    wide = [
+        {"part": "wide", "width": width, "step_ms": ms, "goal_share": 0.15, "seconds": 13.67}
+        for width in (1024, 512)
+    ]
+    table = catalogue([{"part": "trie", "us": 58.6}, *wide])
+    assert "not the model's (goal 15%)" in table
+    assert [row[0] for row in cells(table)] == ["512", "1,024"]
+    assert cells(table)[0][1:] == ["1,852", "170", "17", "7", "1.4", "1.4%", "13.7 s"]
 
 
 def test_parity_is_told_by_part() -> None:
