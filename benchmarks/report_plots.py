@@ -35,8 +35,9 @@ def plots(results: dict[str, list[Result]], folder: Path) -> list[Path]:
 
 
 def plot_name(key: tuple[Any, ...]) -> str:
-    model, accelerator, devices, trace, kind, width, _ = key
-    return f"goodput-{model}-{devices}x{accelerator}-{trace}-{kind}{width}"
+    model, accelerator, devices, trace, kind, width, count = key
+    steady = "" if count else "-steady"
+    return f"goodput-{model}-{devices}x{accelerator}-{trace}-{kind}{width}{steady}"
 
 
 def _save(figure: Any, path: Path) -> Path:
