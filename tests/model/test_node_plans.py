@@ -37,13 +37,25 @@ def walked(driver: Driver) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("family", "decoder"),
-    [("llama", "auto"), ("llama", "generic"), ("gemma2", "generic"), ("mistral", "auto")],
+    ("family", "decoder", "block_size"),
+    [
+        ("llama", "auto", 1),
+        ("llama", "auto", 4),
+        ("llama", "generic", 128),
+        ("gemma2", "generic", 4),
+        ("mistral", "auto", 1),
+    ],
 )
-def test_node_lists_give_what_the_cpu_gives(family: str, decoder: str) -> None:
+def test_node_lists_give_what_the_cpu_gives(family: str, decoder: str, block_size: int) -> None:
     results = []
     for attention in ("auto", "nodes"):
-        driver = Driver(tiny_model(family), decoder=decoder, attention=attention)  # type: ignore[arg-type]
+        driver = Driver(
+            tiny_model(family),
+            block_size=block_size,
+            num_blocks=2400 // block_size + 100,
+            decoder=decoder,  # type: ignore[arg-type]
+            attention=attention,  # type: ignore[arg-type]
+        )
         results.append(walked(driver))
     for ours, theirs in zip(*results, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
