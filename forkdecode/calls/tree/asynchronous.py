@@ -230,7 +230,8 @@ class AsyncTree:
         importing = Importing(paths, self._opened.max_command_bytes)
         try:
             for verb in importing.verbs():
-                importing.nodes.extend(await self._run(verb))
+                made = await self._run(verb)
+                importing.nodes += made
         except BaseException:
             with contextlib.suppress(ForkdecodeError):
                 await asyncio.shield(self.prune(importing.nodes, subtree=False))

@@ -222,7 +222,8 @@ class Tree:
         importing = Importing(paths, self._opened.max_command_bytes)
         try:
             for verb in importing.verbs():
-                importing.nodes.extend(self._run(verb))
+                made = self._run(verb)
+                importing.nodes += made
         except BaseException:
             with contextlib.suppress(ForkdecodeError):
                 self.prune(importing.nodes, subtree=False)
