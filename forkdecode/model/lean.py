@@ -33,7 +33,7 @@ class LeanDecoder:
     """Takes the layers' weights out of the model, packed, so that they are held once.
 
     The embedding and the final norm stay the model's own. Each row of a step is computed alike
-    whatever rows are beside it, if there are at least 16 (forkdecode.model.packing).
+    whatever rows are beside it; with oneDNN's products there must be 16 (forkdecode.model.packing).
     """
 
     def __init__(self, model: PreTrainedModel, family: Family, linear: type[Linear]) -> None:
