@@ -1,5 +1,5 @@
-"""The fast CPU attention: blocks are read once for all sharers, in float32 by a compiled kernel, in half
-precision by matrix products."""
+"""The fast CPU attention: blocks are read once for all sharers, by a compiled kernel, or by torch's matrix
+products where the CPU has them in half precision."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from forkdecode_kernels.attention_work import AttentionWork
 from forkdecode_kernels.cpu.decode import DecodeBatch, plan_decode, run_batch
 from forkdecode_kernels.cpu.decode_rows import RowsPlan, plan_rows, run_rows
+from forkdecode_kernels.cpu.half import MATRIX_UNITS
 from forkdecode_kernels.cpu.prefill import PrefillTile, plan_prefill, run_tile
 from forkdecode_kernels.cpu.tables import clip
 
@@ -31,8 +32,7 @@ def plan_cpu_attention(
 ) -> CpuAttentionPlan:
     """See forkdecode_kernels.attention.plan_attention."""
     groups = [clip(d, work.block_size, window) for d in work.decodes]
-    # Half precision has matrix units on the CPUs that it is meant for; torch reaches them.
-    compiled = kv.dtype == torch.float32
+    compiled = kv.dtype == torch.float32 or (kv.dtype == torch.bfloat16 and not MATRIX_UNITS)
     decode = () if compiled else plan_decode(groups, work, num_heads, kv)
     index = [batch.output_index for batch in decode]
     return CpuAttentionPlan(

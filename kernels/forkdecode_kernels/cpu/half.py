@@ -10,12 +10,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from llvmlite import binding
 from numba import types
 from numba.extending import overload
 from numpy.typing import NDArray
 
 Stored = NDArray[Any]
 """float32, or uint16 holding the bits of bfloat16."""
+
+MATRIX_UNITS = any(binding.get_host_cpu_features().get(name) for name in ("avx512bf16", "amx-bf16", "bf16"))
+"""Whether the CPU multiplies bfloat16 numbers itself: torch's products let it, kernels here don't."""
 
 
 def stored(tensor: torch.Tensor) -> Stored:
