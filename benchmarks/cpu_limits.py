@@ -1,6 +1,7 @@
 """What one engine on a CPU takes besides its products: memory, stalls, selection, waiting.
 
-    python -m benchmarks.cpu_limits memory | stall | selection | waiting [--model M] [--record FILE]
+    python -m benchmarks.cpu_limits memory | stall | selection | waiting | prefill [--model M] [--dtype D]
+        [--record FILE]
 
 memory: 16 prompts of 200 tokens, 8 samples each. Resident memory at its highest while they run, above what
 the process had when its engine stood ready (interpreter, libraries, packed weights) and above the KV blocks
@@ -11,8 +12,10 @@ selection: CPU time of choosing from random logits, V = 49,152, beside torch's l
 the same rows.
 waiting: wall and CPU time of 16 greedy streams, two threads, with OMP_WAIT_POLICY passive and active, in
 processes of their own in turn.
+prefill: a prompt of 1,000 tokens read in one step, and in chunks of 512, beside transformers' own forward
+(with a cache, logits of the last token alone), in turn.
 
-Times of stall and selection are the thread's own CPU time, one thread, medians.
+Times of stall, selection and prefill are the thread's own CPU time, one thread, medians.
 """
 
 from __future__ import annotations
@@ -40,16 +43,16 @@ PROMPT = 1_600
 class Engine:
     """An engine whose steps are taken one by one."""
 
-    def __init__(self, model: str, threads: int, **settings: Any) -> None:
+    def __init__(self, model: str, threads: int, dtype: str = "auto", **settings: Any) -> None:
         from forkdecode.config import EngineConfig
         from forkdecode.engine.start import build_engine
         from forkdecode.model.kv_cache import bytes_per_block
         from forkdecode.model.loader import load
         from forkdecode.requests.resolve import Resolver
 
-        loaded = load(model)
+        loaded = load(model, dtype)
         config = EngineConfig(prefix_cache=False, kv_memory="1GiB", **settings)
-        self._tokenizer, self._resolver = loaded.tokenizer, Resolver(loaded.tokenizer, loaded.info)
+        self.tokenizer, self._resolver = loaded.tokenizer, Resolver(loaded.tokenizer, loaded.info)
         self.engine, _ = build_engine(loaded, config, threads)
         self.block_bytes = bytes_per_block(loaded.info, config.block_size, loaded.info.dtype)
         self._number = 0
@@ -57,7 +60,7 @@ class Engine:
     def submit(self, prompt: int, strategy: Any, tokens: int) -> None:
         from forkdecode import Options
 
-        ids = passage(self._tokenizer, prompt, offset=self._number)
+        ids = passage(self.tokenizer, prompt, offset=self._number)
         options = Options(max_tokens=tokens, ignore_eos=True)
         self.engine.submit(self._resolver.resolve(ids, strategy, options, request_id=str(self._number)))
         self._number += 1
@@ -125,6 +128,37 @@ def chunks(run: Engine, chunk: int) -> list[float]:
         milliseconds, read = run.prefill_step()
         spent += [milliseconds] if read == chunk else []
     return spent
+
+
+def prefill(model: str, dtype: str = "float32") -> dict[str, Any]:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from forkdecode import Greedy
+    from forkdecode.config import DEFAULT_MODEL
+    from forkdecode.model.default_model import SMOLLM2, ensure
+
+    torch.set_num_threads(1)
+    folder = ensure(SMOLLM2) if model == DEFAULT_MODEL else model
+    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
+    whole, cut = (Engine(model, 1, dtype, max_prefill_tokens=most) for most in (1024, 512))
+    ids = torch.tensor([passage(whole.tokenizer, 1000)])
+
+    def read(run: Engine) -> None:
+        run.submit(1000, Greedy(), 1)
+        run.finish()
+
+    @torch.inference_mode()
+    def forward() -> None:
+        theirs(ids, use_cache=True, logits_to_keep=1)
+
+    spent = taken_in_turn(
+        {"one step": lambda: read(whole), "chunks of 512": lambda: read(cut), "forward": forward}, 5
+    )
+    return {
+        **spent,
+        "speed": {name: spent["forward"] / spent[name] for name in ("one step", "chunks of 512")},
+    }
 
 
 def selection(_: str) -> dict[str, Any]:
@@ -213,16 +247,25 @@ def greedy(model: str) -> dict[str, Any]:
     return {"wall": (time.perf_counter() - wall) * 62.5, "cpu": (time.process_time() - cpu) * 62.5}
 
 
-PARTS = {"memory": memory, "stall": stall, "selection": selection, "waiting": waiting, "greedy": greedy}
+PARTS: dict[str, Callable[..., dict[str, Any]]] = {
+    "memory": memory,
+    "stall": stall,
+    "selection": selection,
+    "waiting": waiting,
+    "greedy": greedy,
+    "prefill": prefill,
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("part", choices=PARTS)
     parser.add_argument("--model", default="smollm2-135m-instruct")
+    parser.add_argument("--dtype", default="float32", help="of prefill")
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()
-    found = PARTS[args.part](args.model)
+    given = {"dtype": args.dtype} if args.part == "prefill" else {}
+    found = PARTS[args.part](args.model, **given)
     if args.record:
         record(f"cpu_{args.part}", found, args.record)
     print(json.dumps(found))

@@ -14,7 +14,7 @@ from forkdecode.engine.remote import EngineProcess
 from forkdecode.requests.prepare import RequestMaker
 from forkdecode.results import Finished
 from forkdecode.types import Beam, Sample, Strategy
-from tests.engine.engine_process import Client, started
+from tests.engine.engine_process import CONFIG, Client, started
 from tests.llm.grammar_oracle import check
 from tests.llm.models import EOS_ID, ids, outcome
 from tests.tiny_model import save_tiny_llama
@@ -39,7 +39,8 @@ def engine(folder: str) -> Iterator[EngineProcess]:
 
 @pytest.fixture(scope="module")
 def llm(folder: str) -> Iterator[LLM]:
-    with LLM(folder, num_blocks=512, threads=1) as llm:
+    # Bits of scores depend on the block size.
+    with LLM(folder, num_blocks=512, block_size=CONFIG.block_size, threads=1) as llm:
         yield llm
 
 

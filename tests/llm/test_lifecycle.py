@@ -226,7 +226,7 @@ def test_a_batch_keeps_its_order(llm: LLM) -> None:
         (["a", "b"], {"strategy": [Greedy()]}, "strategy", InvalidRequestError),
         (["a", "b"], {"strategy": [Greedy(), Beam]}, "strategy", InvalidRequestError),
         (["a", "b"], {"options": [None, "fast"]}, "options", InvalidRequestError),
-        (["a", "b"], {"strategy": [Greedy(), Beam(width=60_000)]}, "max_tokens", CapacityError),
+        (["a", "b"], {"strategy": [Greedy(), Beam(width=60_000)]}, "width", CapacityError),
     ],
 )
 def test_a_batch_is_sent_whole_or_not_at_all(

@@ -83,7 +83,7 @@ def test_recompute_of_a_tree_writes_each_block_once() -> None:
     group.table._set(blocks[:4], np.stack([t[4:] for t in tables]), 22)
     group.rows = [[*trunk, *end] for end in ends]
     got = driver.decode(group)
-    assert (got - expected(oracle, group.rows)).abs().max() < 3e-5
+    assert (got - expected(oracle, group.rows)).abs().max() < 5e-5
 
 
 def test_a_group_of_nan_fails_alone() -> None:
