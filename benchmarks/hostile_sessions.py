@@ -25,6 +25,7 @@ PATIENCE = 60.0
 COMMANDS, FLOOD = 40, 400
 """Of a session that waits for each answer, and of one that waits for none."""
 _REFUSALS = (grpc.StatusCode.INVALID_ARGUMENT.value[0], grpc.StatusCode.RESOURCE_EXHAUSTED.value[0])
+_CUT = "cut off"
 _OPEN = pb.TreeCommand(
     open_tree=pb.OpenTree(
         prompt=pb.Prompt(token_ids=pb.TokenIds(ids=[5, 6, 7])), seed=1, limits=pb.TreeLimits(max_nodes=300)
@@ -119,8 +120,12 @@ class RawSession:
             return
 
     async def code(self) -> str:
-        """The status with which the call ended."""
-        return str((await self._call.code()).name)
+        """The status with which the call ended, or _CUT where a write met its end, for then grpcio puts a
+        status of its own in place of the server's."""
+        code = await self._call.code()
+        if code is grpc.StatusCode.INTERNAL and await self._call.details() == "Internal error from Core":
+            return _CUT
+        return str(code.name)
 
     def drop(self) -> None:
         self._call.cancel()
@@ -159,7 +164,7 @@ class SessionAttacker:
                 sign.unpin_nodes.nodes.append(2**40)
                 await session.send(sign.SerializeToString())
                 if not await self._answer(session, TreeAttack("sign", b"", sign.command_id, True)):
-                    allowed = ("INVALID_ARGUMENT", "OK")
+                    allowed = ("INVALID_ARGUMENT", "OK", _CUT)
                     self._found.ended_call(attack.kind, await session.code(), allowed)
                     return
             elif not await self._answer(session, attack):
