@@ -18,6 +18,7 @@ from forkdecode.constraints.catalogue import Catalogue
 from forkdecode.constraints.catalogue_file import open_catalogue
 from forkdecode.constraints.catalogue_rows import CatalogueConstraint
 from forkdecode.errors import InvalidRequestError, UnavailableError, invalid
+from forkdecode.file_stamp import FileStamp, file_stamp
 
 Source: TypeAlias = Catalogue | str | os.PathLike[str]
 """A catalogue, or the file of one, which is opened anew whenever another has taken its place."""
@@ -26,7 +27,6 @@ RETRY_AFTER = 1.0
 MAX_NAMED = 20
 """Names that an error lists."""
 _log = logging.getLogger(__name__)
-_Stamp: TypeAlias = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class _Entry:
     catalogue: Catalogue | None
     eos: tuple[int, ...] = ()
     path: Path | None = None
-    stamp: _Stamp | None = None
+    stamp: FileStamp | None = None
 
 
 class Catalogues:
@@ -100,7 +100,7 @@ class Catalogues:
         """Whether get() finds it, or that there is none, without looking into a file."""
         with self._lock:
             entry = self._entries.get(name)
-        return entry is None or entry.path is None or _stamp(entry.path) == entry.stamp
+        return entry is None or entry.path is None or file_stamp(entry.path) == entry.stamp
 
     def constraint(self, spec: FromCatalogue, digest: str | None = None) -> CatalogueConstraint:
         """What `spec` names. digest: of the catalogue that it has to be, however it may have been replaced.
@@ -126,7 +126,7 @@ class Catalogues:
             entry = self._entries.get(name)
             if entry is None:
                 raise _missing(field, name, self._entries)
-        if entry.path is not None and _stamp(entry.path) != entry.stamp:
+        if entry.path is not None and file_stamp(entry.path) != entry.stamp:
             entry = self._reopened(name)
         if entry.catalogue is None:
             problem = f"the file of catalogue {name!r} can't be used now"
@@ -140,7 +140,7 @@ class Catalogues:
                 entry = self._entries.get(name)
                 if entry is None:
                     raise _missing("constraint.name", name, self._entries)
-            if entry.path is None or (stamp := _stamp(entry.path)) == entry.stamp:
+            if entry.path is None or (stamp := file_stamp(entry.path)) == entry.stamp:
                 return entry
             try:
                 fresh = self._opened(entry.path)
@@ -159,7 +159,7 @@ class Catalogues:
             catalogue, path, stamp = source, None, None
         elif isinstance(source, (str, os.PathLike)):
             path = Path(source)
-            stamp = _stamp(path)  # before it is opened: a later file has another one
+            stamp = file_stamp(path)  # before it is opened: a later file has another one
             catalogue = open_catalogue(path)
         else:
             raise invalid("catalogues", f"{shown(source)} is none", "a Catalogue, or the path of its file")
@@ -180,12 +180,3 @@ def _missing(field: str, name: str, known: Mapping[str, _Entry]) -> InvalidReque
     there = ", ".join(map(shown, names[:MAX_NAMED])) or "there are none"
     more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
     return invalid(field, f"{shown(name)} is no catalogue here", there + more)
-
-
-def _stamp(path: Path) -> _Stamp | None:
-    """Tells one file from another in its place; None where there is none."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from forkdecode.errors import InvalidRequestError
+from forkdecode.file_stamp import file_stamp
 from forkdecode.server.auth import read_tokens
 
 RECHECK = 5.0
 """Seconds from one look at the file to the next."""
-_Stamp: TypeAlias = tuple[int, int, int, int]
 
 
 class TokenFile:
@@ -23,7 +23,7 @@ class TokenFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._stamp = _stamp(path)  # before it is read: a later file has another one
+        self._stamp = file_stamp(path)  # before it is read: a later file has another one
         self.book = read_tokens(path)
 
     async def watch(self, told: asyncio.Event, log: Any) -> None:
@@ -39,7 +39,7 @@ class TokenFile:
 
     async def look(self, log: Any, *, anyway: bool = False) -> None:
         """Reads the file again if it has changed, or `anyway`."""
-        stamp = await asyncio.to_thread(_stamp, self._path)
+        stamp = await asyncio.to_thread(file_stamp, self._path)
         if stamp == self._stamp and not anyway:
             return
         self._stamp = stamp
@@ -49,11 +49,3 @@ class TokenFile:
             log.error("tokens_not_read", problem=str(error))
         else:
             log.info("tokens_read", callers=self.book.size)
-
-
-def _stamp(path: Path) -> _Stamp | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size

@@ -10,7 +10,7 @@ import torch
 from forkdecode_kernels.attention_work import AttentionWork
 from forkdecode_kernels.cpu.decode import DecodeBatch, plan_decode, run_batch
 from forkdecode_kernels.cpu.decode_rows import RowsPlan, plan_rows, run_rows
-from forkdecode_kernels.cpu.half import MATRIX_UNITS
+from forkdecode_kernels.cpu.half import widens
 from forkdecode_kernels.cpu.prefill import PrefillTile, plan_prefill, run_tile
 from forkdecode_kernels.cpu.tables import clip
 
@@ -32,7 +32,7 @@ def plan_cpu_attention(
 ) -> CpuAttentionPlan:
     """See forkdecode_kernels.attention.plan_attention."""
     groups = [clip(d, work.block_size, window) for d in work.decodes]
-    compiled = kv.dtype == torch.float32 or (kv.dtype == torch.bfloat16 and not MATRIX_UNITS)
+    compiled = kv.dtype == torch.float32 or widens(kv.dtype)
     decode = () if compiled else plan_decode(groups, work, num_heads, kv)
     index = [batch.output_index for batch in decode]
     return CpuAttentionPlan(

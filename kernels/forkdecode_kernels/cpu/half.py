@@ -22,6 +22,12 @@ MATRIX_UNITS = any(binding.get_host_cpu_features().get(name) for name in ("avx51
 """Whether the CPU multiplies bfloat16 numbers itself: torch's products let it, kernels here don't."""
 
 
+def widens(dtype: torch.dtype) -> bool:
+    """Whether numbers of this dtype are best widened once: bfloat16 where the CPU doesn't multiply it, for
+    torch's products would widen it again and again."""
+    return dtype == torch.bfloat16 and not MATRIX_UNITS
+
+
 def stored(tensor: torch.Tensor) -> Stored:
     """The memory of a float32 or bfloat16 tensor on the CPU. Raises TypeError for other dtypes."""
     if tensor.dtype == torch.bfloat16:

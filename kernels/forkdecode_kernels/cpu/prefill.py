@@ -3,8 +3,6 @@
 Tile and piece boundaries don't depend on where a chunk begins or ends, and rows are padded to at
 least 16, so a token's result is bitwise the same however its prompt is cut into chunks.
 Online softmax: Milakov and Gimelshein, arXiv 1805.02867, section 3.
-
-bfloat16 is widened where the CPU doesn't multiply it: torch's products would do so again and again.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ import torch
 from forkdecode_kernels.attention_work import AttentionWork, SegmentLike
 from forkdecode_kernels.cpu.decode import cap_scores, softmax
 from forkdecode_kernels.cpu.gather import KvRead, read_run
-from forkdecode_kernels.cpu.half import MATRIX_UNITS
+from forkdecode_kernels.cpu.half import widens
 
 TILE = 256
 FIRST_TILES = (64, 128, TILE)
@@ -115,7 +113,7 @@ def run_tile(
     """query [H, T, D] -> [H, count, D]."""
     kv_heads, dim = kv.shape[1], kv.shape[4]
     rows = query[:, tile.token_start : tile.token_start + tile.count]
-    if kv.dtype == torch.bfloat16 and not MATRIX_UNITS:
+    if widens(kv.dtype):
         rows = rows.float()
     if tile.rows != tile.count:
         rows = torch.cat([rows, rows[:, -1:].expand(-1, tile.rows - tile.count, -1)], 1)
