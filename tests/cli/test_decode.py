@@ -209,7 +209,9 @@ def test_ctrl_c_ends_at_once_and_cleanly(tmp_path: Path, model: str) -> None:
     lines = [json.dumps({"prompt": "hello", "max_tokens": 400, "ignore_eos": True}) for _ in range(200)]
     source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text("\n".join(lines))
-    command = [sys.executable, "-c", MAIN, "decode", "--input", str(source), "--output", str(output)]
+    # A job that a shell put in the background inherits an ignored SIGINT, and so would the command here.
+    heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    command = [sys.executable, "-c", heed + MAIN, "decode", "--input", str(source), "--output", str(output)]
     with subprocess.Popen([*command, "--model", model], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         process.stderr.readline()  # the capacity: the engine runs
