@@ -41,7 +41,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import numpy as np
 
-from benchmarks.catalogue_work import Driver, Items, load_model, medians, prompt_of
+from benchmarks.catalogue_work import SEED, Driver, Items, load_model, medians, prompt_of
 from benchmarks.memory_transformers import reset_peak, resident
 from benchmarks.record import record
 from forkdecode.constraints.catalogue_build import build_catalogue
@@ -61,7 +61,7 @@ def trie(args: argparse.Namespace) -> dict[str, Any]:
     built = time.perf_counter() - begin
     warm_up()
     constraint = CatalogueConstraint(catalogue, "eos", np.array([2]))
-    rng = np.random.default_rng(1)
+    rng = np.random.default_rng(SEED + 1)
     taken: list[list[float]] = [[] for _ in range(args.depth)]
     for _ in range(args.repeats):
         paths = rows[rng.integers(0, len(rows), args.rows)].astype(np.int64)
@@ -234,8 +234,10 @@ def main() -> None:
             path = Path(folder) / "catalogue"
             Items(args.items, args.depth, args.codes).save(path)
             found = wide(args, path) if args.part == "wide" else concurrent(args, path)
-    settings = {k: str(v) if isinstance(v, Path) else v for k, v in vars(args).items()}
-    record("catalogue", {**settings, **found}, args.record)
+    settings = {k: v for k, v in vars(args).items() if k not in ("record", "catalogue")}
+    if settings.get("model"):
+        settings["model"] = Path(args.model).name
+    record("catalogue", {**settings, "seed": SEED, **found}, args.record)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ from forkdecode.constraints.catalogue_build import build_catalogue
 from forkdecode.constraints.catalogue_file import save_catalogue
 
 NAME = "items"
+SEED = 0
+"""Of items, random prompts and the random model."""
 BASE = 1000
 """The first token id of codes: level l's code c is token BASE + l * codes + c."""
 RANDOM: dict[str, Any] = {
@@ -43,7 +45,7 @@ class Items:
     codes: int
 
     def rows(self) -> NDArray[np.int32]:
-        rng = np.random.default_rng(0)
+        rng = np.random.default_rng(SEED)
         drawn = rng.integers(0, self.codes, (self.count, self.depth), dtype=np.int32)
         return drawn + np.arange(self.depth, dtype=np.int32) * self.codes + BASE
 
@@ -60,7 +62,7 @@ def load_model(name: str | None, dtype: str) -> Any:
 
     if name is not None:
         return load(name, dtype)
-    torch.manual_seed(0)
+    torch.manual_seed(SEED)
     model = LlamaForCausalLM(LlamaConfig(**RANDOM, initializer_range=0.05)).eval()
     return adopt(model, None, dtype, "auto")
 
@@ -71,7 +73,7 @@ def prompt_of(loaded: Any, tokens: int, number: int = 0) -> list[int]:
         from benchmarks.prompts import passage
 
         return passage(loaded.tokenizer, tokens, offset=number)
-    rng = np.random.default_rng(100 + number)
+    rng = np.random.default_rng(SEED + 100 + number)
     return [int(token) for token in rng.integers(3, BASE, tokens)]
 
 

@@ -1,10 +1,14 @@
 """Records of benchmarks as the tables and plots of docs/performance.md.
 
     python -m benchmarks.report [--records FOLDER] [--docs FOLDER] [--check] [--no-plots]
+    python -m benchmarks.report --merge FILE ... [--model NAME] [--records FOLDER]
 
 Reads records/*.jsonl; of several records of the same measurement the last counts. In performance.md
 each table stands between the lines `<!-- table: NAME -->` and `<!-- end -->` and is written anew; the
 plots go to docs/plots. --check writes nothing and fails where a table is not what the records say.
+
+--merge appends what a benchmark wrote with `--record FILE` to the committed records, without the paths of
+the machine in its command; nothing else is done. --model: what the model is called whose folder was given.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from benchmarks.report_merge import merge
 from benchmarks.report_summary import summary
 from benchmarks.report_tables import LOAD_KEYS, TABLES, Result
 
@@ -73,7 +78,14 @@ def main() -> None:
     parser.add_argument("--docs", type=Path, default=HERE.parent / "docs")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--no-plots", action="store_true")
+    parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE")
+    parser.add_argument("--model", help="of --merge")
     args = parser.parse_args()
+    for file in args.merge or ():
+        for name, count in merge(file, args.records, args.model).items():
+            print(f"{name}: {count} records")
+    if args.merge:
+        return
     results = read(args.records)
     page = args.docs / "performance.md"
     before = page.read_text()

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.workloads import TEMPERATURE, TOP_P, WORKLOADS, Workload
+from benchmarks.peers.workloads import SEED, TEMPERATURE, TOP_P, WORKLOADS, Workload
 from benchmarks.prompts import passage
 from benchmarks.record import record
 from benchmarks.simulate_cost import Accelerator, CostModel, ModelShape, StepWork
@@ -121,7 +121,7 @@ class Calibration:
 
         strategy: Any = {
             "beam": lambda: Beam(work.rows),
-            "sample": lambda: Sample(work.rows, temperature=TEMPERATURE, top_p=TOP_P, seed=1),
+            "sample": lambda: Sample(work.rows, temperature=TEMPERATURE, top_p=TOP_P, seed=SEED),
             "greedy": Greedy,
         }[work.kind]()
         for i, length in enumerate(work.lengths):
@@ -159,7 +159,8 @@ def main() -> None:
             flush=True,
         )
     found = {
-        "model": args.model,
+        "model": Path(args.model).name,
+        "seed": SEED,
         "bandwidth": calibration.machine.bandwidth,
         "flops": calibration.machine.flops,
         "workloads": rows,

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 from benchmarks.peers.make import FOLDER, python_of
 from benchmarks.peers.side import Side
-from benchmarks.peers.workloads import WORKLOADS, Workload
+from benchmarks.peers.workloads import SEED, WORKLOADS, Workload
 from benchmarks.record import record
 from forkdecode.model.default_model import SMOLLM2, ensure
 from forkdecode.model.loader import resolve_dtype
@@ -143,7 +143,7 @@ def main() -> None:
     args = arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
     model, dtype = args.model or str(ensure(SMOLLM2)), resolve_dtype(args.dtype)
-    settings = {"dtype": dtype, "threads": args.threads, "tokens": args.tokens}
+    settings = {"dtype": dtype, "threads": args.threads, "tokens": args.tokens, "seed": SEED}
 
     def done(result: Result) -> None:
         record("throughput", {**settings, **result}, args.record)

@@ -48,6 +48,8 @@ from forkdecode.tree import lineages
 
 Tokens: TypeAlias = tuple[int, ...]
 TEMPERATURE = 0.8
+FIRST_SEED = 1
+"""Of the first pair; each has one of its own."""
 GOAL = 0.8
 """Of the blocks of independent samples, the share that is to be saved."""
 SIDES = ("requests-off", "requests-on", "samples-off", "samples-on", "transformers", "transformers-kept")
@@ -267,7 +269,7 @@ def paired(tree: Side, side: Side, prompt: Tokens, shape: Shape, pairs: int) -> 
     small = Shape(len(prompt[:32]), 2, shape.ways, 2, 2)
     for warm in (tree, side):
         warm(prompt[:32], small, 0)
-    for seed in range(1, pairs + 1):
+    for seed in range(FIRST_SEED, FIRST_SEED + pairs):
         yield tree(prompt, shape, seed), side(prompt, shape, seed)
 
 
@@ -312,7 +314,12 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     alone = tree(prompt, shape, 0)
     saved = check_tree(alone, shape, block_size)
-    settings = {"model": args.model, "dtype": args.dtype, "threads": args.threads, **asdict(shape)}
+    settings = {
+        "model": Path(args.model).name,
+        "dtype": args.dtype,
+        "threads": args.threads,
+        "seed": FIRST_SEED,
+    } | asdict(shape)
     settings |= {"leaves": len(alone.leaves), "saved": saved, "unshared_blocks": unshared(shape, block_size)}
     print(
         f"{len(alone.leaves)} leaves: at most {max(alone.blocks)} blocks of {block_size}, "

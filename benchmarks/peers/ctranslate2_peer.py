@@ -15,7 +15,7 @@ import ctranslate2
 from ctranslate2.converters import TransformersConverter
 from transformers import AutoTokenizer
 
-from benchmarks.peers.workloads import TEMPERATURE, TOP_P, Workload
+from benchmarks.peers.workloads import SEED, TEMPERATURE, TOP_P, Workload
 from benchmarks.prompts import passage
 
 BATCH = {"beam": 1, "sample": 1, "greedy": 4}
@@ -46,7 +46,7 @@ class Peer:
             },
             "greedy": {"beam_size": 1},
         }[work.kind]
-        ctranslate2.set_random_seed(1)
+        ctranslate2.set_random_seed(SEED)
         found = self.generator.generate_batch(
             [self.tokenizer.convert_ids_to_tokens(p) for p in ids],
             max_length=tokens,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.peers.workloads import TEMPERATURE, TOP_P, Workload
+from benchmarks.peers.workloads import SEED, TEMPERATURE, TOP_P, Workload
 from benchmarks.prompts import passage
 from forkdecode import LLM, Beam, Greedy, Sample
 
@@ -17,7 +17,7 @@ class Peer:
         prompts = [passage(self.llm.tokenizer, n, offset=i) for i, n in enumerate(work.lengths)]
         strategy: Any = {
             "beam": lambda: Beam(work.rows, num_return_sequences=1),
-            "sample": lambda: Sample(work.rows, temperature=TEMPERATURE, top_p=TOP_P, seed=1),
+            "sample": lambda: Sample(work.rows, temperature=TEMPERATURE, top_p=TOP_P, seed=SEED),
             "greedy": Greedy,
         }[work.kind]()
         results = self.llm.decode(prompts, strategy, max_tokens=tokens, ignore_eos=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, ContinuousBatchingConfig, GenerationConfig
 
-from benchmarks.peers.workloads import TEMPERATURE, TOP_P, Workload
+from benchmarks.peers.workloads import SEED, TEMPERATURE, TOP_P, Workload
 from benchmarks.prompts import passage
 
 PAGE = 32
@@ -68,5 +68,5 @@ def batching(work: Workload, tokens: int) -> ContinuousBatchingConfig:
         max_batch_tokens=BATCH_TOKENS,
         max_requests_per_batch=REQUESTS,
         allow_block_sharing=False,
-        seed=1,
+        seed=SEED,
     )

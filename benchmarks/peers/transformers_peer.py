@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from benchmarks.peers.workloads import TEMPERATURE, TOP_P, Workload
+from benchmarks.peers.workloads import SEED, TEMPERATURE, TOP_P, Workload
 from benchmarks.prompts import passage
 
 
@@ -34,7 +34,7 @@ class Peer:
             },
             "greedy": {"do_sample": False},
         }[work.kind]
-        torch.manual_seed(1)
+        torch.manual_seed(SEED)
         with torch.inference_mode():
             out = self.model.generate(
                 padded, attention_mask=mask, max_new_tokens=tokens, pad_token_id=0, **options

@@ -13,7 +13,7 @@ os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 
-from benchmarks.peers.workloads import TEMPERATURE, TOP_P, Workload
+from benchmarks.peers.workloads import SEED, TEMPERATURE, TOP_P, Workload
 from benchmarks.prompts import passage
 
 
@@ -26,7 +26,7 @@ class Peer:
 
         cache = cache or {"enable_prefix_caching": False}
         self.llm: Any = LLM(
-            model=folder, dtype=dtype, max_model_len=2048, disable_log_stats=True, seed=1, **cache
+            model=folder, dtype=dtype, max_model_len=2048, disable_log_stats=True, seed=SEED, **cache
         )
         self.tokenizer = self.llm.get_tokenizer()
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 MIXED = tuple(40 + 160 * i // 15 for i in range(16))
 TEMPERATURE, TOP_P = 0.8, 0.95
+SEED = 1
+"""Of whoever draws: each side its own numbers from it."""
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,10 @@ def test_a_short_run_of_each_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ):
         monkeypatch.setattr(sys, "argv", ["catalogue", *command.split()])
         catalogue.main()
-    trie, wide, concurrent = (json.loads(line)["result"] for line in file.read_text().splitlines())
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [r["seed"] for r in records] == [0, 0, 0]
+    trie, wide, concurrent = (r["result"] for r in records)
+    assert all("record" not in found and "catalogue" not in found for found in (trie, wide, concurrent))
     assert len(trie["us_by_depth"]) == 3
     assert (wide["candidates"], wide["complete"], wide["full_steps"]) == (6, 6, 3)
     assert [one["same_items"] for one in wide["transformers"]] == [1.0, 1.0]

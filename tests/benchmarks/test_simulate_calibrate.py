@@ -42,7 +42,10 @@ def test_a_run_on_a_tiny_model(
     command = ["calibrate", "--model", str(model), "--steps", "4", "--workload", "beam4x16"]
     monkeypatch.setattr("sys.argv", [*command, "--record", str(file)])
     simulate_calibrate.main()
-    found = json.loads(file.read_text())["result"]
+    full = json.loads(file.read_text())
+    found = full["result"]
+    assert full["seed"] == 1
+    assert found["model"] == model.name
     assert found["bandwidth"] > 0 < found["flops"]
     (row,) = found["workloads"]
     assert row["rows"] == 64

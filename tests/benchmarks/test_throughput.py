@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks import report
+from benchmarks import report, throughput
 from benchmarks.peers import serve
 from benchmarks.peers.side import Side
-from benchmarks.peers.workloads import WORKLOADS, Workload
+from benchmarks.peers.workloads import SEED, WORKLOADS, Workload
 from benchmarks.throughput import WARM_TOKENS, compare, said
 
 WORK = WORKLOADS[0]
@@ -86,6 +86,30 @@ def test_an_interrupted_run_keeps_its_pairs() -> None:
     with pytest.raises(KeyboardInterrupt):
         compare(WORK, 25, Made("forkdecode", KeyboardInterrupt()), [Made("vllm")], 5, done.append)
     assert len(done) == 1
+
+
+def test_a_record_says_its_settings_and_its_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Started(Made):
+        ended = ""
+
+        def __init__(self, peer: str, command: list[str], limit: float) -> None:
+            super().__init__(peer, took(1.0), took(2.0))
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(throughput, "Side", Started)
+    file = tmp_path / "throughput.jsonl"
+    command = "throughput.py --model m --dtype float32 --threads 1 --tokens 25 --runs 1 --workload greedyx16"
+    monkeypatch.setattr(sys, "argv", [*command.split(), "--record", str(file)])
+    throughput.main()
+    found = json.loads(file.read_text())
+    assert found["seed"] == found["result"]["seed"] == SEED
+    assert (found["result"]["dtype"], found["result"]["threads"], found["result"]["tokens"]) == (
+        "float32",
+        1,
+        25,
+    )
+    assert found["command"] == command
 
 
 def test_our_own_failure_is_an_error() -> None:
