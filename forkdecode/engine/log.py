@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, TextIO
+from contextlib import suppress
+from typing import Any, TextIO, cast
 
 import structlog
 import structlog.tracebacks
@@ -12,10 +13,28 @@ _TRACEBACKS = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
 """Local variables hold prompts."""
 
 
+class _Lossy:
+    """A stream for lines that may be lost. Where none can be written, for the disk is full or who read them has
+    gone, whatever they tell of goes on."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError, ValueError):  # ValueError: it was closed
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.flush()
+
+
 def json_logger(stream: TextIO) -> Any:
-    """A structlog logger that writes to `stream`: time, level, event and what it is about."""
+    """A structlog logger that writes to `stream`: time, level, event and what it is about. What cannot be
+    written is lost, and no error."""
     return structlog.wrap_logger(
-        structlog.WriteLogger(stream), processors=_processors(), wrapper_class=structlog.BoundLogger
+        structlog.WriteLogger(_lossy(stream)), processors=_processors(), wrapper_class=structlog.BoundLogger
     )
 
 
@@ -23,10 +42,10 @@ def configure_logs(stream: TextIO) -> None:
     """The same for whatever logs by itself in this process: our own modules, and the libraries."""
     structlog.configure(
         processors=_processors(),
-        logger_factory=structlog.WriteLoggerFactory(stream),
+        logger_factory=structlog.WriteLoggerFactory(_lossy(stream)),
         wrapper_class=structlog.BoundLogger,
     )
-    handler = logging.StreamHandler(stream)
+    handler = logging.StreamHandler(_lossy(stream))
     foreign = [structlog.stdlib.add_logger_name, structlog.stdlib.add_log_level, *_processors()[1:-1]]
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -41,6 +60,10 @@ def configure_logs(stream: TextIO) -> None:
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     logging.getLogger("forkdecode.constraints").setLevel(logging.INFO)  # which catalogue took whose place
+
+
+def _lossy(stream: TextIO) -> TextIO:
+    return cast(TextIO, _Lossy(stream))  # all that loggers ask of one
 
 
 def _processors() -> list[Any]:

@@ -83,7 +83,10 @@ class Courier:
             self._is_woken = False
             letters, self._ready = self._ready, []
         for receiver, item in letters:
-            receiver.deliver(item)
+            try:
+                receiver.deliver(item)
+            except Exception as error:  # of this receiver: the others must not lose their letters
+                self._loop.call_exception_handler({"message": "a letter was not taken", "exception": error})
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,10 @@ class Loop:
 
     def __init__(self) -> None:
         self.wakes: list[Callable[[], None]] = []
+        self.problems: list[dict[str, Any]] = []
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        self.problems.append(context)
 
     def call_soon_threadsafe(self, call: Callable[[], None]) -> None:
         self.wakes.append(call)
@@ -103,3 +107,18 @@ def test_a_loop_that_has_gone_is_no_error() -> None:
     loop.close()
     courier.put(box, event(0))  # type: ignore[arg-type]
     assert not box.events
+
+
+def test_one_that_cannot_take_its_letter_costs_the_others_none_of_theirs() -> None:
+    class Broken(Box):
+        def deliver(self, event: GroupEvent | ForkdecodeError) -> None:
+            raise OSError("the disk is full")
+
+    loop, broken, box = Loop(), Broken(), Box()
+    courier = Courier(loop, None)  # type: ignore[arg-type]
+    first, second = event(1), event(2)
+    for receiver, letter in ((box, first), (broken, event(0)), (box, second)):
+        courier.put(receiver, letter)  # type: ignore[arg-type]
+    loop.turn()
+    assert box.events == [first, second]
+    assert [str(context["exception"]) for context in loop.problems] == ["the disk is full"]
