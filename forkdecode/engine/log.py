@@ -14,8 +14,8 @@ _TRACEBACKS = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
 
 
 class _Lossy:
-    """A stream for lines that may be lost. Where none can be written, for the disk is full or who read them has
-    gone, whatever they tell of goes on."""
+    """A stream for lines that may be lost. Where none can be written, for the disk is full or who read them
+    has gone, whatever they tell of goes on."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
