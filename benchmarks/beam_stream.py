@@ -6,7 +6,7 @@ out and prefixes become common as in a real search. A step's time is that of the
 the commit; what streaming adds is told as a ratio to the step that nobody hears. "text" is what the
 listener's thread then spends on making text, over the same. Medians and means, by the thread's own CPU time.
 
-    python benchmarks/beam_stream.py [--widths 4 512] [--steps 256] [--spread 2.0] [--json results.jsonl]
+    python -m benchmarks.beam_stream [--widths 4 512] [--steps 256] [--spread 2.0] [--record results.jsonl]
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from forkdecode.strategies.factory import make_policy  # noqa: E402
 from forkdecode.text.token_bytes import TokenBytes  # noqa: E402
 from forkdecode.types import Beam, Options  # noqa: E402
 
-VOCAB, PROMPT, BLOCK, EOS = 32_000, 250, 16, 2
+VOCAB, PROMPT, BLOCK, EOS, SEED = 32_000, 250, 16, 2, 0
 TOKENS = TokenBytes.build([f" t{i}".encode() for i in range(VOCAB)])
 WAYS: dict[str, dict[str, int] | None] = {
     "nobody hears": None,
@@ -123,7 +123,7 @@ def select(group: SequenceGroup, rng: np.random.Generator, spread: float, ends: 
 def measure(width: int, steps: int, spread: float, ends: float) -> dict[str, Any]:
     """All ways take each step in turn, so that a slow moment of the machine hits all alike."""
     ways = {name: Way.start(width, steps, updates) for name, updates in WAYS.items()}
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(SEED)
     quiet = ways["nobody hears"]
     order = list(ways.values())
     for _ in range(steps):
@@ -153,7 +153,7 @@ def main() -> None:
     )
     parser.add_argument("--spread", type=float, default=2.0, help="between rows, in nats (default 2)")
     parser.add_argument("--ends", type=float, default=0.0, help="share of rows that may end (default 0)")
-    parser.add_argument("--json", type=Path, help="append the record to this file")
+    parser.add_argument("--record", type=Path, help="append the record to this file")
     options = parser.parse_args()
     for width in options.widths:
         found = measure(width, options.steps, options.spread, options.ends)
@@ -163,8 +163,9 @@ def main() -> None:
             row = found[name]
             ratios = "".join(f"{row[key]:>8.2f}" for key in ("median", "mean", "text"))
             print(f"  {name:<22}{ratios}{row['committed']:>11}")
-        if options.json:
-            record("beam_stream", found, options.json)
+        if options.record:
+            settings = {"steps": options.steps, "spread": options.spread, "ends": options.ends, "seed": SEED}
+            record("beam_stream", settings | found, options.record)
 
 
 if __name__ == "__main__":

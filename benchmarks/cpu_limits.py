@@ -200,7 +200,7 @@ def selection(_: str) -> dict[str, Any]:
             )
             ways[name] = lambda x=logits, d=draws, u=uniform: filtered_draw(x, d, u, threads=1)
         found[rows] = taken_in_turn(ways, 3 if rows == 512 else 7)
-    return found
+    return {"by_rows": found}
 
 
 def taken_in_turn(ways: dict[str, Callable[[], Any]], times: int) -> dict[str, float]:
@@ -255,6 +255,8 @@ PARTS: dict[str, Callable[..., dict[str, Any]]] = {
     "greedy": greedy,
     "prefill": prefill,
 }
+SEEDS = {"memory": 0, "stall": 0, "selection": 0}
+"""Of the parts that draw; where there are requests, the first one's."""
 
 
 def main() -> None:
@@ -267,7 +269,8 @@ def main() -> None:
     given = {"dtype": args.dtype} if args.part == "prefill" else {}
     found = PARTS[args.part](args.model, **given)
     if args.record:
-        record(f"cpu_{args.part}", found, args.record)
+        settings = {"model": Path(args.model).name, "seed": SEEDS.get(args.part), **given}
+        record(f"cpu_{args.part}", settings | found, args.record)
     print(json.dumps(found))
 
 

@@ -144,7 +144,8 @@ def main() -> None:
         cells = (*best.values(), total, total / load.groups)
         print(f"{load.name:16s}" + "".join(f"{value:12.0f}" for value in cells))
         if args.record:
-            record("engine_work", {"workload": load.name, **best}, args.record)
+            settings = {"workload": load.name, "groups": load.groups, "steps": args.steps, "seed": 0}
+            record("engine_work", settings | best, args.record)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Grammars: what llguidance and xgrammar take to compile, fork and mask, and what a step waits for masks.
 
-    python -m benchmarks.grammars libraries [--model M] [--rows 1 16 64]
-    python -m benchmarks.grammars beside [--model M] [--rows 1 16] [--tokens 24]
+    python -m benchmarks.grammars libraries [--model M] [--rows 1 16 64] [--record FILE]
+    python -m benchmarks.grammars beside [--model M] [--rows 1 16] [--tokens 24] [--record FILE]
 
 libraries: on equal terms, that is one thread, one vocabulary (M's tokenizer), the same texts token by token:
 milliseconds to compile (median of 3); microseconds a row to fork, and a row and step to take a token and to
@@ -21,12 +21,15 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from llguidance import LLMatcher
 from transformers import AutoTokenizer
 
+from benchmarks.record import record
 from forkdecode import DEFAULT_MODEL, LLM, JsonSchema, Regex, Sample
 from forkdecode.constraints import grammar_rows
 from forkdecode.constraints.grammar_text import GrammarSpec, grammar_text
@@ -188,7 +191,8 @@ def libraries(args: argparse.Namespace) -> None:
         for case, (spec, text) in CASES.items():
             ids = tokenizer.encode(text, add_special_tokens=False)
             found = measure(library, spec, ids, size, args.rows)
-            print(json.dumps({"library": name, "case": case, "steps": len(ids)} | found))
+            release = {"library": f"{name} {version(name)}", "vocabulary": size}
+            tell("grammars", release | {"case": case, "steps": len(ids)} | found, args.record)
 
 
 @contextmanager
@@ -223,19 +227,23 @@ def beside(args: argparse.Namespace) -> None:
                 work: list[float] = []
                 with waits(spent, work):
                     seconds, _ = timed(llm.decode, "A person:\n", strategy, **how)
-                print(
-                    json.dumps(
-                        {
-                            "case": case,
-                            "rows": count,
-                            "steps": len(work) + 1,
-                            "ms_a_step": round(1e3 * seconds / (len(work) + 1), 2),
-                            "masks_ms_a_step": round(1e3 * sum(work) / max(1, len(work)), 3),
-                            "waited_share": round(sum(spent) / seconds, 4),
-                        }
-                    ),
-                    flush=True,
-                )
+                found = {
+                    "model": Path(args.model).name,
+                    "case": case,
+                    "rows": count,
+                    "seed": strategy.seed,
+                    "steps": len(work) + 1,
+                    "ms_a_step": round(1e3 * seconds / (len(work) + 1), 2),
+                    "masks_ms_a_step": round(1e3 * sum(work) / max(1, len(work)), 3),
+                    "waited_share": round(sum(spent) / seconds, 4),
+                }
+                tell("grammars_beside", found, args.record)
+
+
+def tell(benchmark: str, found: dict[str, Any], path: Path | None) -> None:
+    print(json.dumps(found), flush=True)
+    if path:
+        record(benchmark, found, path)
 
 
 def main() -> None:
@@ -246,6 +254,7 @@ def main() -> None:
     parser.add_argument("--model", default=DEFAULT_MODEL)
     parser.add_argument("--rows", type=int, nargs="+")
     parser.add_argument("--tokens", type=int, default=24)
+    parser.add_argument("--record", type=Path)
     args = parser.parse_args()
     args.rows = args.rows or ([1, 16, 64] if args.what == "libraries" else [1, 16])
     {"libraries": libraries, "beside": beside}[args.what](args)

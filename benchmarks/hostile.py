@@ -272,7 +272,7 @@ def main() -> int:
             flags = ["--num-blocks", "512", *_catalogues(Path(folder))]
             address = stack.enter_context(server(str(model), flags)).address
         result = asyncio.run(attack_server(address, args.requests, args.seed, args.streams, args.sessions))
-    record("hostile", result, args.record)
+    record("hostile", {"seed": args.seed, **result}, args.record)
     return 1 if result["faults"] else 0
 
 

@@ -130,7 +130,8 @@ def main() -> None:
     args = parser.parse_args()
     from forkdecode import LLM
 
-    found: dict[str, Any] = {}
+    settings = {"model": Path(args.model).name, "tokens": args.tokens, "prompts": PROMPTS, "seed": 0}
+    found: dict[str, Any] = dict(settings)
     with (
         LLM(args.model, kv_memory="1GiB") as native,
         LLM(args.model, weights="int8", kv_memory="1GiB") as int8,

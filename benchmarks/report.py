@@ -29,6 +29,21 @@ KEYS = {
     "memory": ("model", "trace", "kind", "width"),
     "memory_curve": ("model", "trace", "kind", "width"),
     "memory_transformers": ("model", "width"),
+    "score": ("model", "dtype", "prompt", "continuations", "tokens"),
+    "engine_work": ("workload",),
+    "step_profile": ("dtype", "workload"),
+    "beam_stream": ("width",),
+    "int8": ("model",),
+    "cpu_memory": ("model",),
+    "cpu_stall": ("model",),
+    "cpu_selection": (),
+    "cpu_waiting": ("model",),
+    "cpu_prefill": ("model", "dtype"),
+    "cpu_attention": ("dtype", "case"),
+    "tree": ("model", "dtype", "prompt", "levels", "ways", "keep", "tokens", "side"),
+    "grammars": ("case", "library"),
+    "grammars_beside": ("model", "case", "rows"),
+    "hostile": (),
     "catalogue": ("part", "width", "max_step_tokens"),
     "growth": ("axis", "kind"),
     "growth_model": ("model", "axis", "kind"),
@@ -66,7 +81,7 @@ def filled(text: str, results: dict[str, list[Result]]) -> str:
             return f"{match[1]}\n{summary(results)}\n\n{match[3]}"
         benchmark, render = TABLES[match[2]]
         own = results.get(benchmark, [])
-        body = render(own) if own else "Not measured yet."
+        body = render(own) if own else "No record yet."
         return f"{match[1]}\n{body}\n\n{match[3]}"
 
     return SECTION.sub(fill, text)

@@ -106,6 +106,53 @@ def said_latency(results: list[Result]) -> str:
     return f"{r['rate']:g} arrivals a second: first token {first}, between tokens {between}"
 
 
+def said_score(results: list[Result]) -> str:
+    forward, cached = (span((r["cpu_ratio"][name] for r in results), ".1f") for name in ("forward", "cached"))
+    return f"{forward}x; {cached}x where it keeps the prompt's cache"
+
+
+def said_profile(results: list[Result]) -> str:
+    """Of the workload with the most beams."""
+    parts = ("schedule", "plan", "commit", "detokenise")
+    told = [
+        f"{r['dtype']} {sum(r['ms'].get(part, 0.0) for part in parts):.1f} of {sum(r['ms'].values()):.0f} ms"
+        for r in results
+        if r["workload"] == "beam4x16"
+    ]
+    return "; ".join(told)
+
+
+def said_prefill(results: list[Result]) -> str:
+    return "; ".join(f"{r['dtype']} {span(r['speed'].values(), '.2f')}x" for r in results)
+
+
+def said_int8(results: list[Result]) -> str:
+    r = results[-1]
+    worse = [r[name][1] / r[name][0] - 1 for name in ("documentation", "books")]
+    ratios = span((ratio for *_, ratio in r["ms"].values()), ".1f")
+    return f"a step {ratios}x as fast, perplexity {span(worse, '.0%')} higher"
+
+
+def said_catalogue(results: list[Result]) -> str:
+    ms = [(r["width"], r["step_ms"]) for r in results if r["part"] == "wide"]
+    parts = ("forward", "logits", "select", "blocks", "control")
+    told = (
+        f"width {width:,}: {sum(m[p] for p in parts) / 1e3:.1f} s, {m['share']:.1%} not the model's"
+        for width, m in ms
+    )
+    return "; ".join(told)
+
+
+def said_tree(results: list[Result]) -> str:
+    saved = f"{results[-1]['saved']:.1%} of the blocks saved"
+    return "; ".join([saved, *(f"{r['side']}: {r['ratio']:.1f}x the tree's time" for r in results)])
+
+
+def said_hostile(results: list[Result]) -> str:
+    r = results[-1]
+    return f"{r['requests']:,} requests, {len(r['faults'])} faults"
+
+
 GROWTH_MODEL = "growth --model smollm2-135m-instruct"
 CLAIMS: tuple[tuple[str, str, Say, str], ...] = (
     ("beams equal transformers' token for token", "parity", said_equal, "parity"),
@@ -124,5 +171,17 @@ CLAIMS: tuple[tuple[str, str, Say, str], ...] = (
     ("throughput of the service over in process", "serving_overhead", said_overhead, "serving overhead"),
     ("a server under faults of every kind", "serving_soak", said_soak, "serving soak"),
     ("a server whose engine is killed", "serving_kill", said_kill, "serving kill"),
+    ("messages that nobody should send", "hostile", said_hostile, "hostile --spawn"),
+    ("scoring continuations, CPU time of transformers / ours", "score", said_score, "score"),
+    ("everything but the model, of a step of 16 beams of 4", "step_profile", said_profile, "step_profile"),
+    (
+        "reading a prompt of 1,000 tokens, our speed / that of transformers' forward",
+        "cpu_prefill",
+        said_prefill,
+        "cpu_limits prefill",
+    ),
+    ("8-bit weights", "int8", said_int8, "int8"),
+    ("a step of a wide beam over a million items", "catalogue", said_catalogue, "catalogue wide"),
+    ("a search of 64 leaves as a tree, and without one", "tree", said_tree, "tree"),
 )
 """What is claimed, the benchmark whose records say so, how it is said, and the command."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import report_serving
+from benchmarks import report_cpu, report_engine, report_searches, report_serving
 from benchmarks.report_catalogue import catalogue
 from benchmarks.report_growth import growth, growth_model
 from benchmarks.report_layout import table
@@ -179,6 +179,20 @@ TABLES: dict[str, tuple[str, Callable[[list[Result]], str]]] = {
     "kill": ("serving_kill", report_serving.kill),
     "throughput": ("throughput", throughput),
     "catalogue": ("catalogue", catalogue),
+    "score": ("score", report_engine.score),
+    "engine_work": ("engine_work", report_engine.engine_work),
+    "step_profile": ("step_profile", report_engine.step_profile),
+    "beam_stream": ("beam_stream", report_engine.beam_stream),
+    "int8": ("int8", report_engine.int8),
+    "cpu_memory": ("cpu_memory", report_cpu.memory),
+    "cpu_stall": ("cpu_stall", report_cpu.stall),
+    "cpu_selection": ("cpu_selection", report_cpu.selection),
+    "cpu_waiting": ("cpu_waiting", report_cpu.waiting),
+    "cpu_prefill": ("cpu_prefill", report_cpu.prefill),
+    "cpu_attention": ("cpu_attention", report_cpu.attention),
+    "tree": ("tree", report_searches.tree),
+    "grammars": ("grammars", report_searches.grammars),
+    "grammars_beside": ("grammars_beside", report_searches.grammars_beside),
     "calibration": ("simulate_calibrate", calibration),
     "simulate_best": ("simulate", carried),
     "simulate": ("simulate", simulate),

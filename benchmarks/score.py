@@ -98,6 +98,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     ratios = {name: sorted(r[name][0] / r["ours"][0] for r in rounds) for name in BASELINES}
     cpu = {name: statistics.median(r[name][1] / r["ours"][1] for r in rounds) for name in BASELINES}
     return {
+        "model": Path(args.model).name,
         "prompt": args.prompt,
         "continuations": args.continuations,
         "tokens": args.tokens,

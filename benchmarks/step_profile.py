@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.workloads import TEMPERATURE, TOP_P, WORKLOADS, Workload
+from benchmarks.peers.workloads import SEED, TEMPERATURE, TOP_P, WORKLOADS, Workload
 from benchmarks.prompts import passage
 from benchmarks.record import record
 
@@ -142,7 +142,7 @@ class Profile:
 
         strategy: Any = {
             "beam": lambda: Beam(work.rows, num_return_sequences=1),
-            "sample": lambda: Sample(work.rows, temperature=TEMPERATURE, top_p=TOP_P, seed=1),
+            "sample": lambda: Sample(work.rows, temperature=TEMPERATURE, top_p=TOP_P, seed=SEED),
             "greedy": Greedy,
         }[work.kind]()
         options = Options(max_tokens=steps + 8, ignore_eos=True)
@@ -203,7 +203,7 @@ def main() -> None:
         if args.workload and work.name not in args.workload:
             continue
         columns[work.name] = profile.run(work, args.steps)
-        settings = {"threads": args.threads, "clock": args.clock, "decoder": args.decoder}
+        settings = {"threads": args.threads, "clock": args.clock, "decoder": args.decoder, "seed": SEED}
         found = {"workload": work.name, "dtype": profile.dtype, **settings, "ms": columns[work.name]}
         if args.record:
             record("step_profile", found, args.record)

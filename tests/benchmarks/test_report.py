@@ -68,7 +68,7 @@ def test_tables_stand_between_their_marks(
         "| Alpaca | beam | 4 | 3 | 50.0% | 37.6 to 55.2 % | 1.50 | 10.0% | 0.250 | 2 | 1.75 | 2.25 |"
     )
     assert len(rows) == 2
-    assert "Not measured yet." in text
+    assert "No record yet." in text
     assert run(monkeypatch, folders, "--check") == text == run(monkeypatch, folders, "--no-plots")
 
 

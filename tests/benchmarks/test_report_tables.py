@@ -159,6 +159,33 @@ def test_the_summary_has_what_there_are_records_for() -> None:
     assert span([3, 1], "d") == "1 to 3"
 
 
+def test_the_summary_says_what_the_engine_s_records_say() -> None:
+    step = {"forward": 1850.0, "logits": 171.0, "select": 17.0, "blocks": 7.0, "control": 1.4, "share": 0.014}
+    results: dict[str, list[Result]] = {
+        "hostile": [{"requests": 10_000, "faults": ["x"]}],
+        "score": [{"cpu_ratio": {"forward": 7.6, "cached": 1.84}}],
+        "step_profile": [
+            {"workload": "beam4x16", "dtype": "float32", "ms": {"qkv": 300.0, "plan": 1.0, "commit": 3.7}},
+            {"workload": "greedyx16", "dtype": "float32", "ms": {"qkv": 99.0}},
+        ],
+        "cpu_prefill": [{"dtype": "float32", "speed": {"one step": 0.78, "chunks of 512": 0.82}}],
+        "int8": [
+            {"documentation": [75.4, 78.3, 1], "books": [25.5, 26.6, 1], "ms": {"16": [1, 2, 1.5]}},
+        ],
+        "catalogue": [{"part": "trie"}, {"part": "wide", "width": 1024, "step_ms": step}],
+        "tree": [{"side": "requests-on", "ratio": 1.4, "saved": 0.9387}],
+    }
+    assert [row[1] for row in cells(summary(results))] == [
+        "10,000 requests, 1 faults",
+        "7.6x; 1.8x where it keeps the prompt's cache",
+        "float32 4.7 of 305 ms",
+        "float32 0.78 to 0.82x",
+        "a step 1.5x as fast, perplexity 4% higher",
+        "width 1,024: 2.0 s, 1.4% not the model's",
+        "93.9% of the blocks saved; requests-on: 1.4x the tree's time",
+    ]
+
+
 def test_the_summary_takes_latency_where_no_queue_stands() -> None:
     results = [arrivals("service", 4), arrivals("service", 2), arrivals("in process", 1)]
     ((_, number, _),) = cells(summary({"serving_latency": results}))

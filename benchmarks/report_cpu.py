@@ -1,0 +1,74 @@
+"""Records of benchmarks.cpu_limits and benchmarks.cpu_attention as Markdown tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.report_layout import table
+
+Result = dict[str, Any]
+
+
+def memory(results: list[Result]) -> str:
+    r = results[-1]
+    rows = [
+        ["the process when its engine is ready", f"{r['ready_mb']:,.0f}"],
+        ["KV blocks while 128 rows decode", f"{r['kv_mb']:,.0f}"],
+        ["beyond both, at its highest", f"{r['beyond_mb']:,.0f}"],
+    ]
+    return table(["memory", "MB"], rows)
+
+
+def stall(results: list[Result]) -> str:
+    """A chunk of a prompt beside running rows."""
+    head = ["rows alone, ms", "chunk alone, ms", "both in one step, ms", "over both apart"]
+    rows = (
+        [f"{r['decode_ms']:,.0f}", _span(r["chunk_ms"]), _span(r["between_tokens_ms"]), _over(r)]
+        for r in results
+    )
+    return table(head, rows)
+
+
+def _span(values: list[float], form: str = ",.0f") -> str:
+    return f"{min(values):{form}} to {max(values):{form}}"
+
+
+def _over(r: Result) -> str:
+    return _span(r["over_both"], ".2f")
+
+
+def selection(results: list[Result]) -> str:
+    """Milliseconds by rows; the columns are those of the record."""
+    by_rows = results[-1]["by_rows"]
+    names = list(next(iter(by_rows.values())))
+    rows = (
+        [count, *(f"{ms[name]:,.0f}" if ms[name] >= 10 else f"{ms[name]:.1f}" for name in names)]
+        for count, ms in by_rows.items()
+    )
+    return table(["rows", *names], rows)
+
+
+def waiting(results: list[Result]) -> str:
+    r = results[-1]
+    rows = [[policy, *(f"{ms:.0f}" for ms in r[policy])] for policy in ("passive", "active")]
+    rows.append(["active / passive", *(f"{ratio:.2f}" for ratio in r["active_over_passive"])])
+    return table(["OMP_WAIT_POLICY", "wall, ms a step", "CPU, ms a step"], rows)
+
+
+def prefill(results: list[Result]) -> str:
+    """A prompt beside transformers' forward; where we are slower it is bold."""
+    head = ["dtype", "one step, ms", "chunks of 512, ms", "transformers' forward, ms", "our speed / its"]
+    return table(head, map(prefill_row, sorted(results, key=lambda r: str(r["dtype"]))))
+
+
+def prefill_row(r: Result) -> list[str]:
+    spent = [f"{r[name]:,.0f}" for name in ("one step", "chunks of 512", "forward")]
+    speeds = ", ".join(f"{x:.2f}x" if x >= 1 else f"**{x:.2f}x**" for x in r["speed"].values())
+    return [r["dtype"], *spent, speeds]
+
+
+def attention(results: list[Result]) -> str:
+    """Ours beside torch's over the same plan."""
+    ways = list(results[0]["ms"])
+    rows = ([r["case"], r["dtype"], *(f"{r['ms'][way]:,.0f}" for way in ways)] for r in results)
+    return table(["workload", "dtype", *(f"{way}, ms a step" for way in ways)], rows)

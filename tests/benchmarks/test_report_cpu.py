@@ -1,0 +1,52 @@
+"""Tables of what an engine on a CPU takes, cell by cell."""
+
+from __future__ import annotations
+
+from benchmarks import report_cpu
+from tests.benchmarks.test_report_tables import cells
+
+
+def test_memory_is_told_apart() -> None:
+    r = {"ready_mb": 1743.2, "kv_mb": 250.0, "beyond_mb": 160.6}
+    assert [row[1] for row in cells(report_cpu.memory([r]))] == ["1,743", "250", "161"]
+
+
+def test_a_stall_is_a_chunk_beside_rows() -> None:
+    r = {
+        "decode_ms": 90.0,
+        "chunk_ms": [400.0, 410.0],
+        "between_tokens_ms": [520.0, 1540.0],
+        "over_both": [1.05, 1.126],
+    }
+    assert cells(report_cpu.stall([r])) == [["90", "400 to 410", "520 to 1,540", "1.05 to 1.13"]]
+
+
+def test_selection_is_told_by_rows_and_ways() -> None:
+    by_rows = {"16": {"sort": 57.4, "beam": 2.04}, "512": {"sort": 2016.0, "beam": 29.0}}
+    table = report_cpu.selection([{"by_rows": by_rows}])
+    assert table.startswith("| rows | sort | beam |")
+    assert cells(table) == [["16", "57", "2.0"], ["512", "2,016", "29"]]
+
+
+def test_waiting_is_a_ratio() -> None:
+    r = {"passive": [60.0, 118.0], "active": [59.0, 120.4], "active_over_passive": [0.98, 1.02]}
+    assert cells(report_cpu.waiting([r]))[-1] == ["active / passive", "0.98", "1.02"]
+
+
+def test_prompts_that_we_read_slower_are_bold() -> None:
+    def read(dtype: str, whole: float, cut: float) -> dict[str, object]:
+        speed = {"one step": 1000 / whole, "chunks of 512": 1000 / cut}
+        return {"dtype": dtype, "one step": whole, "chunks of 512": cut, "forward": 1000.0, "speed": speed}
+
+    rows = cells(report_cpu.prefill([read("float32", 1250, 1000), read("bfloat16", 500, 400)]))
+    assert rows == [
+        ["bfloat16", "500", "400", "1,000", "2.00x, 2.50x"],
+        ["float32", "1,250", "1,000", "1,000", "**0.80x**, 1.00x"],
+    ]
+
+
+def test_attention_is_beside_torch() -> None:
+    r = {"case": "1 x 32", "dtype": "float32", "ms": {"ours": 57.1, "torch": 133.0}}
+    table = report_cpu.attention([r])
+    assert table.startswith("| workload | dtype | ours, ms a step | torch, ms a step |")
+    assert cells(table) == [["1 x 32", "float32", "57", "133"]]
