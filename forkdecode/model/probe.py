@@ -26,7 +26,8 @@ PROBE = "forkdecode_probe"
 # What the attention of forkdecode takes into account, and what carries nothing for it.
 _SERVED_ARGUMENTS = frozenset({"scaling", "sliding_window", "softcap", "s_aux", "is_causal"})
 _IGNORED_ARGUMENTS = frozenset({PROBE, "dropout", "position_ids", "use_cache", "cache_position", "training"})
-_NEEDED_PARAMETERS = ("position_ids", "use_cache", "logits_to_keep")
+# use_cache is not one: where forward does not name it, it goes down to the decoder with the other keywords.
+_NEEDED_PARAMETERS = ("position_ids", "logits_to_keep")
 
 
 @dataclass(slots=True)

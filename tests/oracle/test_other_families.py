@@ -54,6 +54,8 @@ FAMILIES: dict[str, Callable[[], PretrainedConfig]] = {
     "cohere2": _config("cohere2", head_dim=8, sliding_window=WINDOW),
     "glm4": _config("glm4", head_dim=8),
     "granite": _config("granite"),
+    # Its forward hands use_cache on without naming it.
+    "granitemoe": _config("granitemoe", num_local_experts=4, num_experts_per_tok=2, logits_scaling=2.0),
     "smollm3": _config("smollm3"),
     "mixtral": _config("mixtral", num_local_experts=4, num_experts_per_tok=2, sliding_window=None),
     "qwen3_moe": _config("qwen3_moe", num_experts=4, head_dim=8, **_EXPERTS),
