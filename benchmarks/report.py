@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report_merge import merge
+from benchmarks.report_simulate import LOAD_KEYS
 from benchmarks.report_summary import summary
-from benchmarks.report_tables import LOAD_KEYS, TABLES, Result
+from benchmarks.report_tables import TABLES, Result
 
 HERE = Path(__file__).parent
 KEYS = {

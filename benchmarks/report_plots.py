@@ -9,10 +9,13 @@ from typing import Any
 from benchmarks.memory_trace import PAPER
 from benchmarks.plot_growth import growth, growth_model
 from benchmarks.plot_latency import latency
+from benchmarks.plot_throughput import throughput
 from benchmarks.report_growth import MODEL_PLOT
+from benchmarks.report_layout import NAMES
 from benchmarks.report_serving import LATENCY_PLOT
-from benchmarks.report_tables import NAMES, SYSTEM_NAMES, Result, load_key, simulations, title
+from benchmarks.report_simulate import SYSTEM_NAMES, load_key, simulations, title
 
+Result = dict[str, Any]
 COLOURS = {"forest": "C0", "paged": "C1", "unshared": "C2", "exact": "C4", "contiguous": "C3"}
 
 
@@ -30,7 +33,8 @@ def plots(results: dict[str, list[Result]], folder: Path) -> list[Path]:
             figure = draw(results[benchmark])
             drawn.append(_save(figure, folder / f"{name}.svg"))
     for key, own in simulations(results.get("simulate", [])):
-        drawn.append(_save(goodput(own), folder / f"{plot_name(key)}.svg"))
+        if len({r["rate"] for r in own}) > 1:
+            drawn.append(_save(goodput(own), folder / f"{plot_name(key)}.svg"))
     return drawn
 
 
@@ -115,25 +119,28 @@ def curve(results: list[Result]) -> Any:
 
 
 def goodput(results: list[Result]) -> Any:
-    """Share of requests within the target by arrival rate, a line a system."""
+    """By arrival rate, a line a system: requests served, those within the target, memory."""
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, 2, figsize=(10, 4))
+    figure, axes = pyplot.subplots(1, 3, figsize=(13, 4))
     for system in SYSTEM_NAMES:
         own = sorted((r for r in results if r["system"] == system), key=lambda r: r["rate"])
         if not own:
             continue
         rates = [r["rate"] for r in own]
         look = {"color": COLOURS[system], "label": system, "alpha": 0.8}
-        axes[0].plot(rates, [100 * r["met"] for r in own], "o-", **look)
-        axes[1].plot(rates, [100 * r["pool_use"] for r in own], "o-", **look)
+        axes[0].plot(rates, [r["requests_per_second"] for r in own], "o-", **look)
+        axes[1].plot(rates, [100 * r["met"] for r in own], "o-", **look)
+        axes[2].plot(rates, [100 * r["pool_use"] for r in own], "o-", **look)
     first = results[0]
     target = f"first token in {first['first_target']:g} s, others in {1e3 * first['token_target']:g} ms"
-    axes[0].set(xlabel="arrivals a second", ylabel="requests within target, %", title=target)
-    axes[1].set(xlabel="arrivals a second", ylabel="KV blocks in use, % of the time", title="memory")
+    axes[0].set(ylabel="requests served a second", title="throughput")
+    axes[1].set(ylabel="requests within target, %", title=target)
+    axes[2].set(ylabel="KV blocks in use, % of the time", title="memory")
     for axis in axes:
+        axis.set(xlabel="arrivals a second")
         axis.set_ylim(0)
-    axes[1].legend()
+    axes[0].legend()
     figure.suptitle(title(load_key(first)))
     return figure
 
@@ -142,6 +149,7 @@ PLOTS: tuple[tuple[str, str, Callable[[list[Result]], Any]], ...] = (
     ("memory-saving", "memory", saving),
     ("memory-block-size", "memory", block_sizes),
     ("memory-curve", "memory_curve", curve),
+    ("throughput", "throughput", throughput),
     ("growth", "growth", growth),
     (MODEL_PLOT, "growth_model", growth_model),
     (LATENCY_PLOT, "serving_latency", latency),

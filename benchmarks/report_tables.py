@@ -8,13 +8,12 @@ from typing import Any
 from benchmarks import report_cpu, report_engine, report_searches, report_serving
 from benchmarks.report_catalogue import catalogue
 from benchmarks.report_growth import growth, growth_model
-from benchmarks.report_layout import table
+from benchmarks.report_layout import NAMES, table
+from benchmarks.report_simulate import carried, served, simulate
 from benchmarks.report_summary import parity
 from benchmarks.report_throughput import throughput
 
 Result = dict[str, Any]
-NAMES = {"alpaca": "Alpaca", "sharegpt": "ShareGPT", "short": "short"}
-LOAD_KEYS = ("model", "accelerator", "devices", "trace", "kind", "width", "count")
 
 
 def memory(results: list[Result]) -> str:
@@ -79,71 +78,6 @@ def memory_transformers(results: list[Result]) -> str:
     )
 
 
-def load_key(r: Result) -> tuple[Any, ...]:
-    return tuple(r[k] for k in LOAD_KEYS)
-
-
-def title(key: tuple[Any, ...]) -> str:
-    model, accelerator, devices, trace, kind, width, count = key
-    what = f"beam {width}" if kind == "beam" else f"{width} samples"
-    # A load that lasts as long at each rate has no count of its own.
-    many = f"{count:,} requests" if count else "steady"
-    return f"{model} on {devices} x {accelerator}, {NAMES.get(trace, trace)}, {what}, {many}"
-
-
-def simulations(results: list[Result]) -> list[tuple[tuple[Any, ...], list[Result]]]:
-    """Results of each load, in the order of their first record."""
-    keys = list(dict.fromkeys(map(load_key, results)))
-    return [(key, [r for r in results if load_key(r) == key]) for key in keys]
-
-
-def simulate(results: list[Result]) -> str:
-    parts = []
-    for key, own in simulations(results):
-        head = [
-            "rate",
-            "system",
-            "goodput",
-            "within target",
-            "step, ms",
-            "rows a step",
-            "pool in use",
-            "saving",
-        ]
-        head += ["preemptions", "host, ms a step"]
-        parts += [f"**{title(key)}**", "", table(head, map(simulate_row, own)), ""]
-    return "\n".join(parts).rstrip()
-
-
-def simulate_row(r: Result) -> list[str]:
-    return [
-        f"{r['rate']:g}",
-        r["system"],
-        f"{r['goodput']:.2f}/s",
-        f"{r['met']:.0%}",
-        f"{r['step_ms']:.1f}",
-        f"{r['rows_a_step']:.0f}",
-        f"{r['pool_use']:.0%}",
-        f"{r['saving']:.1%}",
-        str(r["preemptions"]),
-        f"{r['host_ms_a_step']:.1f}",
-    ]
-
-
-def carried(results: list[Result]) -> str:
-    """Of each system the highest rate at which ATTAINED of the requests met the target."""
-    rows = []
-    for key, own in simulations(results):
-        shown = []
-        for system in SYSTEM_NAMES:
-            rates = {r["rate"]: r["met"] for r in own if r["system"] == system}
-            good = [rate for rate, met in rates.items() if met >= ATTAINED]
-            shown.append(f"{max(good):g}" if good else f"below {min(rates):g}" if rates else "")
-        simulated = ", ".join(f"{rate:g}" for rate in sorted({r["rate"] for r in own}))
-        rows.append([title(key), simulated, *shown])
-    return table(["load", "rates simulated", *SYSTEM_NAMES], rows)
-
-
 def calibration(results: list[Result]) -> str:
     r = results[-1]
     head = ["workload", "rows", "measured, ms", "predicted, ms", "ratio", "of the mean ratio"]
@@ -160,10 +94,6 @@ def calibration(results: list[Result]) -> str:
     )
     speeds = f"{r['bandwidth'] / 1e9:.1f} GB/s and {r['flops'] / 1e9:.0f} GFLOP/s"
     return table(head, rows) + f"\n\nThis thread: {speeds}; mean ratio {r['mean_ratio']:.2f}."
-
-
-ATTAINED = 0.9
-SYSTEM_NAMES = ("forest", "paged", "unshared", "exact", "contiguous")
 
 
 TABLES: dict[str, tuple[str, Callable[[list[Result]], str]]] = {
@@ -195,6 +125,7 @@ TABLES: dict[str, tuple[str, Callable[[list[Result]], str]]] = {
     "grammars_beside": ("grammars_beside", report_searches.grammars_beside),
     "calibration": ("simulate_calibrate", calibration),
     "simulate_best": ("simulate", carried),
+    "simulate_served": ("simulate", served),
     "simulate": ("simulate", simulate),
 }
 """Name of a section -> the benchmark whose records it shows, and how."""

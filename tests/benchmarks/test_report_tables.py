@@ -195,6 +195,21 @@ def test_the_summary_takes_latency_where_no_queue_stands() -> None:
     )
 
 
+def test_throughput_is_drawn_with_what_was_measured(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from benchmarks.report_plots import plots
+
+    one = {"workload": "greedyx16", "dtype": "float32", "ratio": 0.9, "ratio_min": 0.8, "ratio_max": 1.1}
+    results = [
+        one | {"peer": "x", "goal": 2.0},
+        one | {"peer": "y", "goal": None},
+        {"peer": "z", "failed": ""},
+    ]
+    (drawn,) = plots({"throughput": results}, tmp_path)
+    assert drawn.name == "throughput.svg"
+    assert drawn.read_text().count("<!-- greedyx16, float32, ") == 2
+
+
 def test_plots_of_latency_and_growth(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from benchmarks.report_plots import plots

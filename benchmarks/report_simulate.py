@@ -1,0 +1,99 @@
+"""Records of benchmarks.simulate as Markdown tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.report_layout import NAMES, table
+
+Result = dict[str, Any]
+LOAD_KEYS = ("model", "accelerator", "devices", "trace", "kind", "width", "count")
+SYSTEM_NAMES = ("forest", "paged", "unshared", "exact", "contiguous")
+ATTAINED = 0.9
+LONG_SECONDS = 10.0
+"""Of a window in which what is served is counted; a load that was given up sooner says nothing of it."""
+
+
+def load_key(r: Result) -> tuple[Any, ...]:
+    return tuple(r[k] for k in LOAD_KEYS)
+
+
+def title(key: tuple[Any, ...]) -> str:
+    model, accelerator, devices, trace, kind, width, count = key
+    what = f"beam {width}" if kind == "beam" else f"{width} samples"
+    # A load that lasts as long at each rate has no count of its own.
+    many = f"{count:,} requests" if count else "steady"
+    return f"{model} on {devices} x {accelerator}, {NAMES.get(trace, trace)}, {what}, {many}"
+
+
+def simulations(results: list[Result]) -> list[tuple[tuple[Any, ...], list[Result]]]:
+    """Results of each load, in the order of their first record."""
+    keys = list(dict.fromkeys(map(load_key, results)))
+    return [(key, [r for r in results if load_key(r) == key]) for key in keys]
+
+
+def simulate(results: list[Result]) -> str:
+    parts = []
+    for key, own in simulations(results):
+        head = [
+            "rate",
+            "system",
+            "served",
+            "goodput",
+            "within target",
+            "step, ms",
+            "rows a step",
+            "pool in use",
+            "saving",
+        ]
+        head += ["preemptions", "most at once", "host, ms a step"]
+        parts += [f"**{title(key)}**", "", table(head, map(simulate_row, own)), ""]
+    return "\n".join(parts).rstrip()
+
+
+def simulate_row(r: Result) -> list[str]:
+    return [
+        f"{r['rate']:g}" if r["rate"] else "at once",
+        r["system"],
+        f"{r['requests_per_second']:.2f}/s",
+        f"{r['goodput']:.2f}/s",
+        f"{r['met']:.0%}",
+        f"{r['step_ms']:.1f}",
+        f"{r['rows_a_step']:.0f}",
+        f"{r['pool_use']:.0%}",
+        f"{r['saving']:.1%}",
+        str(r["preemptions"]),
+        f"{r['most_groups']:,}" if "most_groups" in r else "",
+        f"{r['host_ms_a_step']:.1f}",
+    ]
+
+
+def served(results: list[Result]) -> str:
+    """Of steady loads the most requests a second that each system served at any rate, over the others."""
+    rows = []
+    for key, own in simulations(results):
+        most: dict[str, float] = {}
+        for r in own:
+            if not r["count"] and r["window_seconds"] >= LONG_SECONDS:
+                most[r["system"]] = max(most.get(r["system"], 0.0), r["requests_per_second"])
+        if len(most) > 1:
+            shown = [f"{most[system]:.3g}" if system in most else "" for system in SYSTEM_NAMES]
+            pairs = (("paged", "unshared"), ("forest", "paged"), ("forest", "contiguous"))
+            ratios = [f"{most[a] / most[b]:.2f}x" if a in most and b in most else "" for a, b in pairs]
+            rows.append([title(key), *shown, *ratios])
+    head = ["load", *SYSTEM_NAMES, "paged / unshared", "forest / paged", "forest / contiguous"]
+    return table(head, rows)
+
+
+def carried(results: list[Result]) -> str:
+    """Of each system the highest rate at which ATTAINED of the requests met the target."""
+    rows = []
+    for key, own in simulations([r for r in results if r["rate"]]):
+        shown = []
+        for system in SYSTEM_NAMES:
+            rates = {r["rate"]: r["met"] for r in own if r["system"] == system}
+            good = [rate for rate, met in rates.items() if met >= ATTAINED]
+            shown.append(f"{max(good):g}" if good else f"below {min(rates):g}" if rates else "")
+        simulated = ", ".join(f"{rate:g}" for rate in sorted({r["rate"] for r in own}))
+        rows.append([title(key), simulated, *shown])
+    return table(["load", "rates simulated", *SYSTEM_NAMES], rows)
