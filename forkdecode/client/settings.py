@@ -31,6 +31,11 @@ _OPTIONS = (
     # What one attempt may take, in spite of its name: TLS over a long way to a busy server needs seconds.
     ("grpc.min_reconnect_backoff_ms", 10_000),
     ("grpc.max_reconnect_backoff_ms", 5000),
+    # While a call runs, a server that vanished without a word, or stands still, is noticed within a minute.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 20_000),  # until its machine has taken the question
+    ("grpc.http2.ping_timeout_ms", 20_000),  # and it has answered
+    ("grpc.http2.max_pings_without_data", 0),
 )
 
 
