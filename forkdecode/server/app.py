@@ -260,7 +260,7 @@ def _channel_options(settings: ServerSettings) -> list[tuple[str, int]]:
         ("grpc.http2.ping_timeout_ms", 20_000),
         # After however long a silence: by itself gRPC stops asking after two questions.
         ("grpc.http2.max_pings_without_data", 0),
-        # Clients may ask the same of us, as often as they like. By itself gRPC hangs up on who asks again within
-        # five minutes in which nothing else is said: an idle tree session, a long prompt.
+        # Clients may ask the same of us, as often as they like. By itself gRPC hangs up on who asks again
+        # within five minutes in which nothing else is said: an idle tree session, a long prompt.
         ("grpc.http2.max_ping_strikes", 0),
     ]
