@@ -62,8 +62,8 @@ def plans(work: AttentionWork, kv: torch.Tensor) -> dict[str, CpuAttentionPlan]:
     batches = plan_decode(tables, work, HEADS, kv)
     none, index = torch.empty(0, dtype=torch.int64), torch.cat([batch.output_index for batch in batches])
     return {
-        "compiled": CpuAttentionPlan(work, None, plan_rows(tables, HEADS // KV_HEADS), (), none, ()),
-        "torch": CpuAttentionPlan(work, None, None, batches, index, ()),
+        "compiled": CpuAttentionPlan(work, None, plan_rows(tables, HEADS // KV_HEADS), None, (), none, ()),
+        "torch": CpuAttentionPlan(work, None, None, None, batches, index, ()),
     }
 
 

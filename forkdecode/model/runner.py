@@ -40,6 +40,7 @@ from forkdecode.step import (
     I64,
     BlockMoves,
     DecodeRows,
+    QuerySegment,
     SelectionRequest,
     SelectionResult,
     StepOutput,
@@ -126,10 +127,10 @@ class Runner:
         """
         size, null = self.cache.block_size, self.cache.null_block
         none, null_table = np.empty(0, np.int32), np.full((2, 1), null, np.int32)
-        token = np.zeros(2, np.int64)
-        # Both rows have context 1 and read the null block, which nothing is written to.
-        rows = DecodeRows(0, none, null_table, 1)
-        work = make_work((), (rows,), len(self._pad(token)), size, null)
+        token = np.zeros(3, np.int64)
+        # A prompt's token and two rows of context 1, which read the null block; nothing is written to it.
+        segment, rows = QuerySegment(0, 1, 0, null_table[0]), DecodeRows(1, none, null_table, 1)
+        work = make_work((segment,), (rows,), len(self._pad(token)), size, null)
         slots = torch.empty(0, dtype=torch.int64, device=self.device)
         with torch.inference_mode():
             self.cache.copy(BlockMoves(null_table[0], null_table[0]))  # zeros onto themselves

@@ -11,14 +11,15 @@ import pytest
 SCRIPT = """
 import sys
 import torch
-from forkdecode_kernels.cpu import attend, layers, products
+from forkdecode_kernels.cpu import attend, layers, products, segments
 from tests.model.driver import Driver, StepBuilder
 from tests.models import tiny_model
 
 family, dtype = sys.argv[1], getattr(torch, sys.argv[2])
 driver = Driver(tiny_model(family, dtype=dtype))
 driver.runner.warm_up()
-kernels = [attend.attend, layers._add_norm, layers._silu_rows, layers._gelu_rows, layers._split_rows]
+kernels = [attend.attend, segments._attend, layers._add_norm, layers._split_rows]
+kernels += [layers._silu_rows, layers._gelu_rows]
 before = [list(kernel.signatures) for kernel in kernels]
 product_kernels = products._work.cache_info().currsize
 assert any(before)

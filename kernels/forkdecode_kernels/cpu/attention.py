@@ -1,4 +1,4 @@
-"""The fast CPU attention: blocks are read once for all sharers, by a compiled kernel, or by torch's matrix
+"""The fast CPU attention: blocks are read once for all sharers, by compiled kernels, or by torch's matrix
 products where the CPU has them in half precision."""
 
 from __future__ import annotations
@@ -12,16 +12,21 @@ from forkdecode_kernels.cpu.decode import DecodeBatch, plan_decode, run_batch
 from forkdecode_kernels.cpu.decode_rows import RowsPlan, plan_rows, run_rows
 from forkdecode_kernels.cpu.half import widens
 from forkdecode_kernels.cpu.prefill import PrefillTile, plan_prefill, run_tile
+from forkdecode_kernels.cpu.segments import SegmentsPlan, plan_segments, run_segments
 from forkdecode_kernels.cpu.tables import clip
 
 
 @dataclass(frozen=True, slots=True)
 class CpuAttentionPlan:
-    """A step's work cut into batches; serves every layer of equal heads, cache shape and window."""
+    """A step's work, for the compiled kernels (rows, segments) or in batches of products (decode, tiles).
+
+    It serves every layer of equal heads, cache shape and window.
+    """
 
     work: AttentionWork
     window: int | None
     rows: RowsPlan | None
+    segments: SegmentsPlan | None
     decode: tuple[DecodeBatch, ...]
     output_index: torch.Tensor
     tiles: tuple[PrefillTile, ...]
@@ -32,17 +37,13 @@ def plan_cpu_attention(
 ) -> CpuAttentionPlan:
     """See forkdecode_kernels.attention.plan_attention."""
     groups = [clip(d, work.block_size, window) for d in work.decodes]
-    compiled = kv.dtype == torch.float32 or widens(kv.dtype)
-    decode = () if compiled else plan_decode(groups, work, num_heads, kv)
-    index = [batch.output_index for batch in decode]
-    return CpuAttentionPlan(
-        work,
-        window,
-        plan_rows(groups, num_heads // kv.shape[1]) if compiled else None,
-        decode,
-        torch.cat(index) if index else torch.empty(0, dtype=torch.int64),
-        plan_prefill(work, kv, window),
-    )
+    group_size, nowhere = num_heads // kv.shape[1], torch.empty(0, dtype=torch.int64)
+    if kv.dtype == torch.float32 or widens(kv.dtype):
+        rows, segments = plan_rows(groups, group_size), plan_segments(work.segments, group_size, window)
+        return CpuAttentionPlan(work, window, rows, segments, (), nowhere, ())
+    decode = plan_decode(groups, work, num_heads, kv)
+    index = torch.cat([batch.output_index for batch in decode]) if decode else nowhere
+    return CpuAttentionPlan(work, window, None, None, decode, index, plan_prefill(work, kv, window))
 
 
 def cpu_attention(
@@ -59,6 +60,8 @@ def cpu_attention(
     out = query.new_zeros(tokens, heads, dim)
     if plan.rows is not None:
         run_rows(plan.rows, query, kv, out, scale, softcap, sinks)
+    if plan.segments is not None:
+        run_segments(plan.segments, query, kv, out, scale, softcap, sinks)
     if plan.decode:
         flat = query.reshape(-1, dim)
         parts = [run_batch(batch, flat, kv, scale, softcap, sinks) for batch in plan.decode]

@@ -13,8 +13,9 @@ import torch
 from numpy.typing import NDArray
 
 from forkdecode_kernels.attention_work import I32
-from forkdecode_kernels.cpu.attend import attend, make_scratch
+from forkdecode_kernels.cpu.attend import attend
 from forkdecode_kernels.cpu.half import stored
+from forkdecode_kernels.cpu.pieces import make_scratch
 from forkdecode_kernels.cpu.selection.parallel import for_each_block
 from forkdecode_kernels.cpu.tables import Tables
 

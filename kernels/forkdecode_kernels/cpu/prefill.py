@@ -1,4 +1,4 @@
-"""Segments of query tokens: tiles at fixed absolute positions, online softmax over key pieces.
+"""Segments of query tokens by torch's products: tiles at fixed positions, online softmax over key pieces.
 
 Tile and piece boundaries don't depend on where a chunk begins or ends, and rows are padded to at
 least 16, so a token's result is bitwise the same however its prompt is cut into chunks.
@@ -16,7 +16,6 @@ import torch
 from forkdecode_kernels.attention_work import AttentionWork, SegmentLike
 from forkdecode_kernels.cpu.decode import cap_scores, softmax
 from forkdecode_kernels.cpu.gather import KvRead, read_run
-from forkdecode_kernels.cpu.half import widens
 
 TILE = 256
 FIRST_TILES = (64, 128, TILE)
@@ -113,8 +112,6 @@ def run_tile(
     """query [H, T, D] -> [H, count, D]."""
     kv_heads, dim = kv.shape[1], kv.shape[4]
     rows = query[:, tile.token_start : tile.token_start + tile.count]
-    if widens(kv.dtype):
-        rows = rows.float()
     if tile.rows != tile.count:
         rows = torch.cat([rows, rows[:, -1:].expand(-1, tile.rows - tile.count, -1)], 1)
     rows = rows.reshape(kv_heads, -1, dim)

@@ -1,0 +1,125 @@
+"""Query tokens of a prompt without copying a block: one compiled call for all segments of a step.
+
+A few tokens with all their heads are the query rows of a matrix product over the tokens before them. A
+token's bits are the same however its prompt is cut into chunks: see cpu/pieces.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from forkdecode_kernels.attention_work import I32, SegmentLike
+from forkdecode_kernels.cpu.half import Stored, narrow, stored, widen
+from forkdecode_kernels.cpu.pieces import F32, Scratch, make_scratch, together
+from forkdecode_kernels.cpu.selection.jit import entry
+from forkdecode_kernels.cpu.selection.parallel import for_each_block
+
+QUERY_ROWS = 96
+"""Query rows of a kv head that read a piece together: its scores stay in the second cache level."""
+THREAD_WORK = 3_000_000
+"""Multiplications worth a thread of their own: waking one takes tens of microseconds."""
+# Below every score but -inf: a row that sees nothing of a piece keeps it, and what it sums stays 0.
+_LOWEST = np.float32(np.finfo(np.float32).min)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentsPlan:
+    """tiles [N, 4]: first token, tokens, its position, where its segment's table begins in `blocks`."""
+
+    tiles: NDArray[np.int64]
+    blocks: I32
+    query_rows: int
+    """Tokens times G of the largest."""
+    window: int
+    """0 is none."""
+    products: int
+    """Query rows times tokens that they read, over all tiles."""
+
+
+def plan_segments(
+    segments: Sequence[SegmentLike], group_size: int, window: int | None
+) -> SegmentsPlan | None:
+    """group_size G: query heads of a kv head."""
+    if not segments:
+        return None
+    most = max(1, QUERY_ROWS // group_size)
+    tiles, end = [], 0
+    for s in segments:
+        first = np.arange(0, s.token_count, most, dtype=np.int64)
+        count = np.minimum(most, s.token_count - first)
+        tiles.append(
+            np.stack([s.token_start + first, count, s.position + first, np.full_like(first, end)], 1)
+        )
+        end += len(s.blocks)
+    table = np.concatenate(tiles)
+    blocks = np.concatenate([s.blocks for s in segments]).astype(np.int32)
+    last = table[:, 2] + table[:, 1]
+    seen = last if window is None else np.minimum(last, table[:, 1] + window)
+    widest = int(table[:, 1].max()) * group_size
+    return SegmentsPlan(table, blocks, widest, window or 0, int((table[:, 1] * seen).sum()) * group_size)
+
+
+def run_segments(
+    plan: SegmentsPlan,
+    query: torch.Tensor,
+    kv: torch.Tensor,
+    out: torch.Tensor,
+    scale: float,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+) -> None:
+    """query [H, T, D], kv [2, K, B, S, D] -> tokens of out [T, H, D]; float32 or bfloat16, on the CPU."""
+    kv_heads, dim = kv.shape[1], kv.shape[4]
+    arrays = (stored(query), stored(kv), stored(out), plan.tiles, plan.blocks)
+    sink = np.empty(0, np.float32) if sinks is None else sinks.float().numpy()
+    scaling, softness = np.float32(scale), np.float32(0.0 if softcap is None else softcap)
+
+    def make_work() -> Callable[[int, int], None]:
+        scratch = make_scratch(plan.query_rows, len(query) // kv_heads, kv.shape[3], dim)
+        return lambda first, last: _attend(
+            *arrays, plan.window, scaling, softness, sink, scratch, first, last
+        )
+
+    threads = min(torch.get_num_threads(), max(1, plan.products * kv_heads * dim * 2 // THREAD_WORK))
+    items = len(plan.tiles) * kv_heads
+    for_each_block(items, 1 if threads > 1 else items, threads, make_work)
+
+
+@entry
+def _attend(
+    query: Stored, kv: Stored, result: Stored, tiles: NDArray[np.int64], blocks: I32, window: int,
+    scale: np.float32, softcap: np.float32, sinks: F32, scratch: Scratch, begin: int, end: int,
+) -> None:  # fmt: skip
+    """query [H, T, D], kv [2, K, B, S, D] -> result [T, H, D] for the items begin .. end.
+
+    An item is one kv head of one of SegmentsPlan's tiles. softcap 0 is none; sinks [H] or empty.
+    """
+    kv_heads, dim = kv.shape[1], kv.shape[4]
+    heads = query.shape[0] // kv_heads
+    across, out, state = scratch.across, scratch.out, scratch.state
+    for item in range(begin, end):
+        token, tokens, position, table_at = tiles[item // kv_heads]
+        head, count = item % kv_heads, tokens * heads
+        out[:count] = np.float32(0.0)
+        across[:, count:] = np.float32(0.0)
+        for m in range(count):
+            h, t = head * heads + m % heads, token + m // heads
+            for d in range(dim):
+                across[d, m] = widen(query[h, t, d]) * scale
+            state[0, m] = sinks[h] if sinks.shape[0] > 0 else _LOWEST
+            state[1, m] = np.float32(1.0) if sinks.shape[0] > 0 else np.float32(0.0)
+        first = max(0, position - window + 1) if window > 0 else 0
+        together(
+            kv[0, head], kv[1, head], blocks[table_at:], first, position + tokens, position, window, count,
+            softcap, scratch,
+        )  # fmt: skip
+        for m in range(count):
+            norm = np.float32(1.0) / state[1, m]
+            h, t = head * heads + m % heads, token + m // heads
+            for d in range(dim):
+                result[t, h, d] = narrow(out[m, d] * norm, result[t, h, d])
