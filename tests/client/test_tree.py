@@ -229,6 +229,7 @@ class TestSessions:
             tree.wait(tree.start(tree.root))
         with client.resume_tree(tree.name, tree.secret) as again:
             assert [node.text for node in again.nodes] == [node.text for node in (tree.root, *nodes)]
+            again.extend(nodes[1], " d")  # what was known of it before is of the same session
             [child] = again.decode(again.node(1), max_tokens=2)
             assert child.path_text.startswith(nodes[0].path_text)
         with pytest.raises(InvalidRequestError) as caught:

@@ -361,6 +361,52 @@ def test_of_no_nodes_nothing_is_done(llm: LLM) -> None:
         assert tree.nodes == (tree.root,)
 
 
+@pytest.mark.parametrize(
+    "verb",
+    [
+        lambda tree, node: tree.decode(node, Sample(n=2), max_tokens=2),
+        lambda tree, node: tree.start([tree.root, node], max_tokens=2),
+        lambda tree, node: tree.stream(node, max_tokens=2),
+        lambda tree, node: tree.fork(node, 2),
+        lambda tree, node: tree.extend(node, " d"),
+        lambda tree, node: tree.truncate(node, 3),
+        lambda tree, node: tree.score(node, [" a"]),
+        lambda tree, node: tree.prune(node),
+        lambda tree, node: tree.pin(node),
+        lambda tree, node: tree.unpin(node),
+        lambda tree, node: tree.stop(node),
+        lambda tree, node: tree.finish(node),
+        lambda tree, node: tree.export(node),
+        lambda tree, node: tree.wait(node),
+    ],
+    ids=[
+        "decode",
+        "start",
+        "stream",
+        "fork",
+        "extend",
+        "truncate",
+        "score",
+        "prune",
+        "pin",
+        "unpin",
+        "stop",
+        "finish",
+        "export",
+        "wait",
+    ],
+)
+def test_a_node_of_another_tree_is_refused(llm: LLM, verb: Callable[[Tree, Node], Any]) -> None:
+    """Its number is that of a node here, too."""
+    with llm.tree(PROMPT, seed=1) as tree, llm.tree(PROMPT, seed=2) as other:
+        before = other.root._next_seed, tree.root._next_seed
+        with pytest.raises(InvalidRequestError, match="is of another tree") as caught:
+            verb(tree, other.root)
+        assert (caught.value.field, caught.value.limit) == ("nodes", "Nodes of this tree")
+        assert (other.root._next_seed, tree.root._next_seed) == before
+        assert (tree.nodes, other.nodes) == ((tree.root,), (other.root,))
+
+
 def test_given_twice_the_same_a_node_has_two_children_of_one_path(llm: LLM) -> None:
     """What is drawn hangs on the path and the seed; forks draw by themselves."""
     with llm.tree(PROMPT) as tree:
@@ -495,6 +541,8 @@ def test_coroutines() -> None:
                 with pytest.raises(InvalidRequestError, match="finished"):
                     await tree.decode(child)
                 await _cancelled(tree)
+                async with await llm.tree(PROMPT, seed=4) as other:
+                    await _refuses(tree, other.root)
             with pytest.raises(EngineClosedError):
                 await tree.fork(root)
             dropped = await llm.tree(PROMPT)
@@ -508,6 +556,13 @@ def test_coroutines() -> None:
             assert (await llm.stats()).used_blocks == 0
 
     asyncio.run(main())
+
+
+async def _refuses(tree: forkdecode.AsyncTree, node: Node) -> None:
+    """Of another tree."""
+    for verb in (lambda: tree.fork(node), lambda: tree.prune([node]), lambda: tree.wait(node)):
+        with pytest.raises(InvalidRequestError, match="is of another tree"):
+            await verb()
 
 
 async def _cancelled(tree: forkdecode.AsyncTree) -> None:

@@ -155,6 +155,7 @@ class AsyncTree:
     async def wait(self, nodes: Nodes) -> None:
         """Until none of them is being generated."""
         chosen = verbs.some(nodes)
+        verbs.check_own(chosen, self.name)
         await self._reader.until(lambda: not any(node.is_generating for node in chosen))
 
     async def fork(self, node: Node, n: int = 1, *, seeds: Sequence[int] | None = None) -> list[Node]:
@@ -296,6 +297,7 @@ class AsyncTree:
             raise self._view.error
         if verb.nothing:
             return Reply.of_nothing()
+        verbs.check_own(verb.about, self.name)
         number, reply = self._view.expect(stream=verb.stream)
         try:
             await self._link.send(verb.command(number))

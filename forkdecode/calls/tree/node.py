@@ -32,13 +32,16 @@ class Node:
         "_next_seed",
         "_parent",
         "_pruned",
+        "_session",
         "_start",
         "_state",
         "_texts",
         "_token_ids",
     )
 
-    def __init__(self, info: NodeInfo, parent: Node | None) -> None:
+    def __init__(self, info: NodeInfo, parent: Node | None, session: str = "") -> None:
+        """session: the name of the one that it is of."""
+        self._session = session
         self._id = info.node
         self._parent = parent
         self._children: list[Node] = []

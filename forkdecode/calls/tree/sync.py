@@ -146,6 +146,7 @@ class Tree:
     def wait(self, nodes: Nodes, timeout: float | None = None) -> None:
         """Until none of them is being generated. Raises TimeoutError after `timeout` seconds."""
         chosen = verbs.some(nodes)
+        verbs.check_own(chosen, self.name)
         self._wait(lambda: not any(node.is_generating for node in chosen), timeout)
 
     def fork(self, node: Node, n: int = 1, *, seeds: Sequence[int] | None = None) -> list[Node]:
@@ -297,6 +298,7 @@ class Tree:
                 raise self._view.error
             if verb.nothing:
                 return None, Reply.of_nothing()
+            verbs.check_own(verb.about, self.name)
             number, reply = self._view.expect(stream=verb.stream)
             try:
                 command = verb.command(number)

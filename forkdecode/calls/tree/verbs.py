@@ -39,13 +39,15 @@ Nodes: TypeAlias = Node | Sequence[Node]
 class Verb(Generic[T]):
     """command: made of an id. read: what the caller gets, once the reply has ended or, with at_once,
     been accepted. stream: whether the nodes' events are wanted one by one. nothing: it is about no node at
-    all, so there is nothing to be sent, and `read` takes Reply.of_nothing()."""
+    all, so there is nothing to be sent, and `read` takes Reply.of_nothing(). about: the nodes that it was
+    given."""
 
     command: Callable[[int], Command]
     read: Callable[[Reply], T]
     at_once: bool = False
     stream: bool = False
     nothing: bool = False
+    about: Sequence[Node] = ()
 
     def ready(self, reply: Reply) -> bool:
         """Whether `read` may be called."""
@@ -69,93 +71,119 @@ def decode(
         raise invalid(min(given), "stands beside an Options object", "either options= or keywords")
     made = make_options(given) if options is None else options
     strategy = Greedy() if strategy is None else strategy
-    if seed is None and isinstance(strategy, Sample) and strategy.seed is None:
-        seeds: tuple[int, ...] | None = tuple(_take_seeds(node, 1) for node in chosen)
-    else:
-        seeds = None if seed is None else (seed,) * len(chosen)
-        _skip_seed(chosen, strategy.seed if seed is None and isinstance(strategy, Sample) else seed)
-    ids = _ids(chosen)
+
+    def command(number: int) -> Command:
+        if seed is None and isinstance(strategy, Sample) and strategy.seed is None:
+            seeds: tuple[int, ...] | None = tuple(_take_seeds(node, 1) for node in chosen)
+        else:
+            seeds = None if seed is None else (seed,) * len(chosen)
+            _skip_seed(chosen, strategy.seed if seed is None and isinstance(strategy, Sample) else seed)
+        return Decode(number, _ids(chosen), strategy, made, step, seeds)
+
     return Verb(
-        lambda number: Decode(number, ids, strategy, made, step, seeds),
+        command,
         lambda reply: reply.nodes,
         at_once=at_once,
         stream=stream,
-        nothing=not ids,
+        nothing=not chosen,
+        about=chosen,
     )
 
 
 def fork(node: Node, n: Any, seeds: Any) -> Verb[list[Node]]:
     """By default the forks get the next seeds of the node."""
-    if seeds is None and isinstance(n, int) and n > 0:
-        first = _take_seeds(_one(node), n)
-        seeds = range(first, first + n)
-    return _made(lambda number: Fork(number, _one(node).id, n, seeds))
+    chosen = _one(node)
+
+    def command(number: int) -> Command:
+        given = seeds
+        if given is None and isinstance(n, int) and n > 0:
+            first = _take_seeds(chosen, n)
+            given = range(first, first + n)
+        return Fork(number, chosen.id, n, given)
+
+    return _made(command, about=(chosen,))
 
 
 def extend(node: Node, continuation: Any) -> Verb[Node]:
-    return _first(lambda number: Extend(number, _one(node).id, continuation))
+    return _first(node, lambda number, one: Extend(number, one, continuation))
 
 
 def truncate(node: Node, num_tokens: Any) -> Verb[Node]:
-    return _first(lambda number: Truncate(number, _one(node).id, num_tokens))
+    return _first(node, lambda number, one: Truncate(number, one, num_tokens))
 
 
 def score(
     nodes: Nodes, continuations: Any, top_logprobs: Any, priority: Any
 ) -> Verb[list[tuple[ScoredContinuation, ...]]]:
     """The scores of each node, in the order of `nodes`."""
-    ids = _ids(some(nodes))
+    chosen = some(nodes)
+    ids = _ids(chosen)
     return Verb(
         lambda number: ScoreNodes(number, ids, continuations, top_logprobs, priority),
         lambda reply: [reply.scored[node] for node in ids],
         nothing=not ids,
+        about=chosen,
     )
 
 
 def prune(nodes: Nodes, subtree: Any) -> Verb[None]:
-    ids = _ids(some(nodes))
-    return _quiet(ids, lambda number: Prune(number, ids, subtree))
+    return _quiet(nodes, lambda number, ids: Prune(number, ids, subtree))
 
 
 def pin(nodes: Nodes, ttl: Any) -> Verb[None]:
-    ids = _ids(some(nodes))
-    return _quiet(ids, lambda number: Pin(number, ids, ttl))
+    return _quiet(nodes, lambda number, ids: Pin(number, ids, ttl))
 
 
 def unpin(nodes: Nodes) -> Verb[None]:
-    ids = _ids(some(nodes))
-    return _quiet(ids, lambda number: Unpin(number, ids))
+    return _quiet(nodes, Unpin)
 
 
 def stop(nodes: Nodes) -> Verb[None]:
-    ids = _ids(some(nodes))
-    return _quiet(ids, lambda number: Stop(number, ids))
+    return _quiet(nodes, Stop)
 
 
 def finish(nodes: Nodes) -> Verb[None]:
-    ids = _ids(some(nodes))
-    return _quiet(ids, lambda number: Finish(number, ids))
+    return _quiet(nodes, Finish)
 
 
 def export(nodes: Nodes) -> Verb[list[NodePath]]:
-    ids = _ids(some(nodes))
-    return Verb(lambda number: Export(number, ids), lambda reply: list(reply.paths), nothing=not ids)
+    chosen = some(nodes)
+    ids = _ids(chosen)
+    return Verb(
+        lambda number: Export(number, ids), lambda reply: list(reply.paths), nothing=not ids, about=chosen
+    )
 
 
 def import_(paths: Sequence[NodePath], parents: tuple[tuple[int, int], ...]) -> Verb[list[Node]]:
     return _made(lambda number: Import(number, tuple(paths), parents), nothing=not paths)
 
 
-def _made(command: Callable[[int], Command], *, nothing: bool = False) -> Verb[list[Node]]:
-    return Verb(command, lambda reply: reply.nodes, at_once=True, nothing=nothing)
+def _made(
+    command: Callable[[int], Command], *, nothing: bool = False, about: Sequence[Node] = ()
+) -> Verb[list[Node]]:
+    return Verb(command, lambda reply: reply.nodes, at_once=True, nothing=nothing, about=about)
 
 
-def _first(command: Callable[[int], Command]) -> Verb[Node]:
-    return Verb(command, lambda reply: reply.nodes[0], at_once=True)
+def _first(node: object, command: Callable[[int, int], Command]) -> Verb[Node]:
+    """command: made of an id and the node's number."""
+    one = _one(node)
+    return Verb(
+        lambda number: command(number, one.id), lambda reply: reply.nodes[0], at_once=True, about=(one,)
+    )
 
 
-def _quiet(ids: Sequence[int], command: Callable[[int], Command]) -> Verb[None]:
-    return Verb(command, lambda reply: None, nothing=not ids)
+def _quiet(nodes: Nodes, command: Callable[[int, tuple[int, ...]], Command]) -> Verb[None]:
+    """command: made of an id and the nodes' numbers."""
+    chosen = some(nodes)
+    ids = _ids(chosen)
+    return Verb(lambda number: command(number, ids), lambda reply: None, nothing=not ids, about=chosen)
+
+
+def check_own(nodes: Iterable[Node], session: str) -> None:
+    """Raises InvalidRequestError for a node of another tree: by its number it would be one of this."""
+    for node in nodes:
+        if node._session != session:
+            raise invalid("nodes", f"{node!r} is of another tree", "Nodes of this tree")
 
 
 def running(reply: Reply) -> list[Node]:

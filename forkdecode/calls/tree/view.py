@@ -136,9 +136,10 @@ class TreeView:
 
     def _add(self, infos: tuple[NodeInfo, ...]) -> list[Node]:
         added = []
+        session = "" if self.opened is None else self.opened.tree
         for info in infos:
             parent = None if info.parent is None else self.nodes.get(info.parent)
-            node = Node(info, parent)
+            node = Node(info, parent, session)
             if parent is not None:
                 parent._children.append(node)
             self.nodes[info.node] = node
