@@ -23,6 +23,7 @@ from forkdecode.model.info import DTYPE_BYTES, ModelInfo
 from forkdecode.model.kv_cache import bytes_per_block
 from forkdecode.model.loader import LoadedModel
 from forkdecode.model.runner import Runner
+from forkdecode.model.support import one_line, refuse
 from forkdecode.sampling.select import warm_up
 from forkdecode.scheduler.preemption import PreemptionCost
 from forkdecode_kernels import trie
@@ -85,7 +86,7 @@ def build_engine(
         weights=config.weights,
     )
     if device.type == "cpu":
-        runner.warm_up()
+        _first_step(runner, info.name)
         warm_up(threads)
         trie.warm_up()
     balance = _CPU_FLOPS_PER_BYTE if device.type == "cpu" else _GPU_FLOPS_PER_BYTE
@@ -102,6 +103,14 @@ def build_engine(
     )
     observer = None if journal is None else Journal(journal, run, rotation=rotation)
     return Engine(run.scheduler(), runner, observer), capacity
+
+
+def _first_step(runner: Runner, name: str) -> None:
+    """Compiles the kernels, and is the first time that the model runs as it will. Raises ModelLoadError."""
+    try:
+        runner.warm_up()
+    except Exception as error:  # whatever somebody's modelling code raises once its layers are repacked
+        raise refuse(name, f"a first step failed: {one_line(error)}") from error
 
 
 def free_memory(device: torch.device) -> int:

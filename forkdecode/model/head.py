@@ -42,7 +42,15 @@ def _replaying(model: PreTrainedModel) -> PreTrainedModel:
 def replayed(model: PreTrainedModel, output: ModelOutput) -> torch.Tensor:
     """The logits that the model's forward makes of its decoder's output. Raises whatever it raises where it
     does not take it from the decoder in the way that LogitsHead needs."""
-    logits: torch.Tensor = _replaying(model)(**{_OUTPUT_ARGUMENT: output}, use_cache=False).logits
+    return _logits(_replaying(model), output)
+
+
+def _logits(replaying: PreTrainedModel, output: ModelOutput) -> torch.Tensor:
+    """input_ids are there to be counted: Gemma 4 compares their number with that of the hidden states."""
+    hidden = output["last_hidden_state"]
+    ids = torch.zeros(hidden.shape[:2], dtype=torch.int64, device=hidden.device)
+    arguments: dict[str, Any] = {_OUTPUT_ARGUMENT: output}
+    logits: torch.Tensor = replaying(input_ids=ids, use_cache=False, **arguments).logits
     return logits
 
 
@@ -70,9 +78,7 @@ class LogitsHead:
         """
         padded = torch.nn.functional.pad(index, (0, -len(index) % self._row_quantum))
         hidden = output["last_hidden_state"].index_select(1, padded)
-        replayed = {_OUTPUT_ARGUMENT: type(output)(last_hidden_state=hidden)}
-        logits: torch.Tensor = self._model(**replayed, use_cache=False).logits
-        return logits[0, : len(index)]
+        return _logits(self._model, type(output)(last_hidden_state=hidden))[0, : len(index)]
 
     def runs(self, rows: Sequence[int]) -> Iterator[tuple[int, int]]:
         """Cuts groups of `rows` rows into runs (first, last) of `max_rows`, one group at least."""

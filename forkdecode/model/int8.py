@@ -9,14 +9,17 @@ from __future__ import annotations
 import torch
 
 from forkdecode.errors import invalid
+from forkdecode.model.weight_facts import WeightFacts
 from forkdecode_kernels.quantise import ZERO, quantise_rows
 
 
 class Int8Linear(torch.nn.Module):
-    """x [..., in] -> [..., out], nearly as torch.nn.Linear. Holds the packed 8-bit weight only."""
+    """x [..., in] -> [..., out], nearly as torch.nn.Linear. Holds the packed 8-bit weight only; weight: the
+    facts of the one that it was made of."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         super().__init__()
+        self.weight = WeightFacts.of(weight)
         rows = weight.detach().float().contiguous()  # packing reads memory, not strides
         self._scale = (rows.abs().amax(1) / 127.0).clamp(min=1e-30)
         codes = (rows / self._scale[:, None]).round_().to(torch.int8)

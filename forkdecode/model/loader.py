@@ -16,7 +16,7 @@ from forkdecode.errors import ModelLoadError, invalid
 from forkdecode.model.default_model import SMOLLM2, ensure
 from forkdecode.model.info import DTYPE_BYTES, ModelInfo
 from forkdecode.model.probe import probe
-from forkdecode.model.support import check_config, check_positions
+from forkdecode.model.support import check_config, check_positions, one_line
 from forkdecode.model.weights import TAKEN, Opened, convert, open_gguf, open_pretrained, quiet
 
 DType: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
@@ -94,7 +94,7 @@ def _ready(
         opened.requires_grad_(False)
     except RuntimeError as error:
         raise ModelLoadError(
-            f"device: {device!r} can't be used: {_one_line(error)}", field="device"
+            f"device: {device!r} can't be used: {one_line(error)}", field="device"
         ) from error
     seen = probe(name, opened)
     config = opened.config.get_text_config(decoder=True)
@@ -155,15 +155,10 @@ def _open(model: str, dtype: str) -> tuple[str, Opened]:
         raise
     except Exception as error:  # from_pretrained raises of every kind: missing files, bad JSON, no network
         raise ModelLoadError(
-            f"model {model!r} can't be opened: {_one_line(error)}; allowed: {DEFAULT_MODEL}, "
+            f"model {model!r} can't be opened: {one_line(error)}; allowed: {DEFAULT_MODEL}, "
             "a folder or hub id that transformers can open, or a .gguf file",
             field="model",
         ) from error
-
-
-def _one_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0][:300]}"
 
 
 def _positions(config: Any) -> int:

@@ -17,6 +17,7 @@ import torch
 from transformers.pytorch_utils import Conv1D
 
 from forkdecode.model.int8 import Int8Linear
+from forkdecode.model.weight_facts import WeightFacts
 from forkdecode_kernels.products import has_team, pack_weight, product
 
 ROW_QUANTUM = 16
@@ -26,10 +27,11 @@ _Product: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
 
 class PackedLinear(torch.nn.Module):
-    """x [..., in] -> [..., out], as torch.nn.Linear. Holds the packed weight only."""
+    """x [..., in] -> [..., out], as torch.nn.Linear. Holds the packed weight only; weight: its facts."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         super().__init__()
+        self.weight = WeightFacts.of(weight)
         weight, bias = weight.detach(), None if bias is None else bias.detach()
         make = _ours if rows_stand_alone(weight.dtype) else _one_dnn
         self._product = make(weight, bias)

@@ -20,14 +20,13 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from forkdecode.errors import ModelLoadError
 from forkdecode.model.head import replayed
-from forkdecode.model.support import refuse
+from forkdecode.model.support import one_line, refuse
 
 PROBE = "forkdecode_probe"
 # What the attention of forkdecode takes into account, and what carries nothing for it.
 _SERVED_ARGUMENTS = frozenset({"scaling", "sliding_window", "softcap", "s_aux", "is_causal"})
 _IGNORED_ARGUMENTS = frozenset({PROBE, "dropout", "position_ids", "use_cache", "cache_position", "training"})
-# use_cache is not one: where forward does not name it, it goes down to the decoder with the other keywords.
-_NEEDED_PARAMETERS = ("position_ids", "logits_to_keep")
+_NEEDED_PARAMETERS = ("position_ids", "use_cache", "logits_to_keep")
 
 
 @dataclass(slots=True)
@@ -85,8 +84,7 @@ def probe(name: str, model: PreTrainedModel) -> ProbeResult:
 
     Raises ModelLoadError with the reason for whatever forkdecode's attention couldn't answer right.
     """
-    accepted = inspect.signature(model.forward).parameters
-    if missing := [p for p in _NEEDED_PARAMETERS if p not in accepted]:
+    if missing := [p for p in _NEEDED_PARAMETERS if not _takes(model, p)]:
         raise refuse(name, f"its forward takes no {', '.join(missing)}")
     with _trial(name, model, "a trial run of two tokens failed"):
         recorder, same = _run(model, first_token=2)
@@ -105,6 +103,13 @@ def probe(name: str, model: PreTrainedModel) -> ProbeResult:
     return ProbeResult(shapes, _windows(name, model, layers), int(same.shape[-1]))
 
 
+def _takes(model: PreTrainedModel, parameter: str) -> bool:
+    """use_cache need not be named: Granite's mixtures hand it on to the decoder with the other keywords."""
+    accepted = inspect.signature(model.forward).parameters
+    others = any(p.kind is p.VAR_KEYWORD for p in accepted.values())
+    return parameter in accepted or (parameter == "use_cache" and others)
+
+
 @contextmanager
 def _trial(name: str, model: PreTrainedModel, failed: str) -> Iterator[None]:
     """With the probe's attention. Raises ModelLoadError for whatever is raised within."""
@@ -115,7 +120,7 @@ def _trial(name: str, model: PreTrainedModel, failed: str) -> Iterator[None]:
     except ModelLoadError:
         raise
     except Exception as error:
-        raise refuse(name, f"{failed}: {type(error).__name__}: {error}") from error
+        raise refuse(name, f"{failed}: {one_line(error)}") from error
     finally:
         model.set_attn_implementation(before)
 

@@ -25,6 +25,12 @@ def refuse(name: str, reason: str) -> ModelLoadError:
     return ModelLoadError(f"model {name!r} can't be served: {reason}", field="model")
 
 
+def one_line(error: BaseException) -> str:
+    """An error of somebody else's within a message of ours: its kind and the first line of what it says."""
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0][:300]}"
+
+
 def check_config(config: Any) -> None:
     """Raises ModelLoadError for a model whose config says that it can't be served."""
     name = str(getattr(config, "model_type", "") or type(config).__name__)

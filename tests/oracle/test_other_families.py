@@ -53,7 +53,15 @@ FAMILIES: dict[str, Callable[[], PretrainedConfig]] = {
     "gemma": _config("gemma", head_dim=8),
     "cohere2": _config("cohere2", head_dim=8, sliding_window=WINDOW),
     "glm4": _config("glm4", head_dim=8),
+    # Its keys and values have other sizes in full attention's layers, its embeddings go into each layer.
+    "gemma4_text": _config(
+        "gemma4_text", num_hidden_layers=6, head_dim=8, global_head_dim=16, sliding_window=WINDOW,
+        hidden_size_per_layer_input=8, vocab_size_per_layer_input=VOCAB, num_kv_shared_layers=0,
+        bos_token_id=0, eos_token_id=0, pad_token_id=0,
+    ),
     "granite": _config("granite"),
+    # Its router asks for the dtype of a weight that has been packed.
+    "hunyuan_v1_moe": _config("hunyuan_v1_moe", head_dim=8, num_experts=4, moe_topk=2),
     # Its forward hands use_cache on without naming it.
     "granitemoe": _config("granitemoe", num_local_experts=4, num_experts_per_tok=2, logits_scaling=2.0),
     "smollm3": _config("smollm3"),

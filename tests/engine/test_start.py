@@ -1,0 +1,26 @@
+"""A model that can't run as an engine runs it is refused when it is loaded, by name."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers.models.llama.modeling_llama import LlamaMLP
+
+from forkdecode import LLM, ModelLoadError
+from tests.llm.models import tiny_llama
+
+
+class ReadingMLP(LlamaMLP):
+    """Multiplies by its weights itself, which an engine has packed into a form of its own."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.nn.functional.linear(x, self.gate_proj.weight[: x.shape[-1]])
+
+
+def test_a_first_step_that_fails_is_a_refusal_with_the_reason() -> None:
+    model = tiny_llama()
+    model.model.layers[1].mlp = ReadingMLP(model.config)  # type: ignore[no-untyped-call]
+    with pytest.raises(ModelLoadError, match="a first step failed: TypeError: ") as refused:
+        LLM(model, num_blocks=64, threads=1)
+    assert refused.value.field == "model"
+    assert "\n" not in str(refused.value)
