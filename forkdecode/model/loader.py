@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +14,12 @@ from forkdecode.config import DEFAULT_MODEL
 from forkdecode.errors import ModelLoadError, invalid
 from forkdecode.model.default_model import SMOLLM2, ensure
 from forkdecode.model.info import DTYPE_BYTES, ModelInfo
+from forkdecode.model.packing import multiplies_bfloat16
 from forkdecode.model.probe import probe
 from forkdecode.model.support import check_config, check_positions, one_line
 from forkdecode.model.weights import TAKEN, Opened, convert, open_gguf, open_pretrained, quiet
 
 DType: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
-_NATIVE_BF16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 # Architectures without a limit of their own: positions are int32 in the kernels.
 _UNBOUNDED = 2**31 - 1
 
@@ -111,18 +110,14 @@ def _ready(
     return LoadedModel(opened, tokenizer, info)
 
 
-def resolve_dtype(dtype: str, cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+def resolve_dtype(dtype: str) -> str:
     """The dtype that "auto" stands for on this machine, or the one asked for, checked."""
     if dtype in DTYPE_BYTES:
         return dtype
     if dtype != "auto":
         allowed = ", ".join(("auto", *DTYPE_BYTES))
         raise invalid("dtype", f"{dtype!r} is unknown", allowed)
-    try:
-        flags = set(re.findall(r"\w+", cpuinfo.read_text()))
-    except OSError:
-        flags = set()
-    return "bfloat16" if flags & _NATIVE_BF16 else "float32"
+    return "bfloat16" if multiplies_bfloat16() else "float32"
 
 
 def resolve_device(device: str) -> torch.device:

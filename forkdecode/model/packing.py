@@ -67,13 +67,13 @@ def _one_dnn(weight: torch.Tensor, bias: torch.Tensor | None) -> _Product:
 def rows_stand_alone(dtype: torch.dtype) -> bool:
     """Whether a PackedLinear gives a row the same bits even when it is alone; else there must be 16."""
     if dtype == torch.bfloat16:
-        return has_team() and not _multiplies_bfloat16()
+        return has_team() and not multiplies_bfloat16()
     return dtype == torch.float32 and has_team()
 
 
 @cache
-def _multiplies_bfloat16() -> bool:
-    """Whether oneDNN has instructions for bfloat16 here; on x86 it also claims to where it widens."""
+def multiplies_bfloat16() -> bool:
+    """Whether oneDNN has instructions for bfloat16 on this CPU; on x86 it also claims to where it widens."""
     if platform.machine() in ("x86_64", "AMD64"):
         return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
     return _one_dnn_takes(torch.bfloat16)

@@ -6,9 +6,8 @@ import torch
 
 from forkdecode_kernels.cpu import products as cpu
 from forkdecode_kernels.cpu import team
+from forkdecode_kernels.cpu.half import DTYPES
 from forkdecode_kernels.cpu.products import Panels
-
-DTYPES = (torch.float32, torch.bfloat16)
 
 
 def has_team() -> bool:

@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForCausalLM
 
 from forkdecode.errors import InvalidRequestError, ModelLoadError
+from forkdecode.model import loader
 from forkdecode.model.loader import load, resolve_device, resolve_dtype
 from tests.model.tiny_gguf import write_tiny_gguf
 from tests.tiny_model import EOS, save_model, save_tiny_llama, vocabulary
@@ -143,14 +144,11 @@ def test_max_positions_lowers_the_models(tmp_path: Path) -> None:
         load(folder, max_positions=513)
 
 
-def test_auto_dtype_is_bfloat16_where_the_cpu_has_it(tmp_path: Path) -> None:
-    cpuinfo = tmp_path / "cpuinfo"
-    cpuinfo.write_text("flags : fpu avx512f amx_bf16 amx_tile\n")
-    assert resolve_dtype("auto", cpuinfo) == "bfloat16"
-    cpuinfo.write_text("flags : fpu avx512f avx512_vnni\n")
-    assert resolve_dtype("auto", cpuinfo) == "float32"
-    assert resolve_dtype("auto", tmp_path / "missing") == "float32"
-    assert resolve_dtype("bfloat16", cpuinfo) == "bfloat16"
+def test_auto_dtype_is_bfloat16_where_the_cpu_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for has, dtype in ((True, "bfloat16"), (False, "float32")):
+        monkeypatch.setattr(loader, "multiplies_bfloat16", lambda has=has: has)
+        assert resolve_dtype("auto") == dtype
+        assert resolve_dtype("bfloat16") == "bfloat16"
     with pytest.raises(InvalidRequestError, match="dtype: 'int8' is unknown; allowed: auto, float32"):
         resolve_dtype("int8")
 

@@ -18,7 +18,7 @@ def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     elif not packing.has_team():
         pytest.skip("no OpenMP team here")
     else:
-        monkeypatch.setattr(packing, "_multiplies_bfloat16", lambda: False)
+        monkeypatch.setattr(packing, "multiplies_bfloat16", lambda: False)
     return str(request.param)
 
 

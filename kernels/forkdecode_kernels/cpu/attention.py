@@ -1,5 +1,5 @@
-"""The fast CPU attention: blocks are read once for all sharers, by compiled kernels, or by torch's matrix
-products where the CPU has them in half precision."""
+"""The fast CPU attention: blocks are read once for all sharers, by compiled kernels; float16 by torch's
+matrix products."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from forkdecode_kernels.attention_work import AttentionWork
 from forkdecode_kernels.cpu.decode import DecodeBatch, plan_decode, run_batch
 from forkdecode_kernels.cpu.decode_rows import RowsPlan, plan_rows, run_rows
-from forkdecode_kernels.cpu.half import widens
+from forkdecode_kernels.cpu.half import DTYPES
 from forkdecode_kernels.cpu.prefill import PrefillTile, plan_prefill, run_tile
 from forkdecode_kernels.cpu.segments import SegmentsPlan, plan_segments, run_segments
 from forkdecode_kernels.cpu.tables import clip
@@ -38,7 +38,7 @@ def plan_cpu_attention(
     """See forkdecode_kernels.attention.plan_attention."""
     groups = [clip(d, work.block_size, window) for d in work.decodes]
     group_size, nowhere = num_heads // kv.shape[1], torch.empty(0, dtype=torch.int64)
-    if kv.dtype == torch.float32 or widens(kv.dtype):
+    if kv.dtype in DTYPES:
         rows, segments = plan_rows(groups, group_size), plan_segments(work.segments, group_size, window)
         return CpuAttentionPlan(work, window, rows, segments, (), nowhere, ())
     decode = plan_decode(groups, work, num_heads, kv)

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from llvmlite import binding
 from numba import types
 from numba.extending import overload
 from numpy.typing import NDArray
@@ -18,14 +17,8 @@ from numpy.typing import NDArray
 Stored = NDArray[Any]
 """float32, or uint16 holding the bits of bfloat16."""
 
-MATRIX_UNITS = any(binding.get_host_cpu_features().get(name) for name in ("avx512bf16", "amx-bf16", "bf16"))
-"""Whether the CPU multiplies bfloat16 numbers itself: torch's products let it, kernels here don't."""
-
-
-def widens(dtype: torch.dtype) -> bool:
-    """Whether numbers of this dtype are best widened once: bfloat16 where the CPU doesn't multiply it, for
-    torch's products would widen it again and again."""
-    return dtype == torch.bfloat16 and not MATRIX_UNITS
+DTYPES = (torch.float32, torch.bfloat16)
+"""What such kernels take."""
 
 
 def stored(tensor: torch.Tensor) -> Stored:
@@ -33,7 +26,7 @@ def stored(tensor: torch.Tensor) -> Stored:
     if tensor.dtype == torch.bfloat16:
         bits: Stored = tensor.view(torch.uint16).numpy()
         return bits
-    if tensor.dtype != torch.float32:
+    if tensor.dtype not in DTYPES:
         raise TypeError(f"dtype is {tensor.dtype}; must be float32 or bfloat16")
     floats: Stored = tensor.numpy()
     return floats
