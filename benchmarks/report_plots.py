@@ -13,7 +13,7 @@ from benchmarks.plot_throughput import throughput
 from benchmarks.report_growth import MODEL_PLOT
 from benchmarks.report_layout import NAMES
 from benchmarks.report_serving import LATENCY_PLOT
-from benchmarks.report_simulate import SYSTEM_NAMES, load_key, simulations, title
+from benchmarks.report_simulate import SYSTEM_NAMES, counted, load_key, simulations, title
 
 Result = dict[str, Any]
 COLOURS = {"forest": "C0", "paged": "C1", "unshared": "C2", "exact": "C4", "contiguous": "C3"}
@@ -129,7 +129,8 @@ def goodput(results: list[Result]) -> Any:
             continue
         rates = [r["rate"] for r in own]
         look = {"color": COLOURS[system], "label": system, "alpha": 0.8}
-        axes[0].plot(rates, [r["requests_per_second"] for r in own], "o-", **look)
+        long = [(r["rate"], r["requests_per_second"]) for r in own if counted(r)]
+        axes[0].plot([rate for rate, _ in long], [done for _, done in long], "o-", **look)
         axes[1].plot(rates, [100 * r["met"] for r in own], "o-", **look)
         axes[2].plot(rates, [100 * r["pool_use"] for r in own], "o-", **look)
     first = results[0]

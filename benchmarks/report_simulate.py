@@ -10,8 +10,9 @@ Result = dict[str, Any]
 LOAD_KEYS = ("model", "accelerator", "devices", "trace", "kind", "width", "count")
 SYSTEM_NAMES = ("forest", "paged", "unshared", "exact", "contiguous")
 ATTAINED = 0.9
-LONG_SECONDS = 10.0
-"""Of a window in which what is served is counted; a load that was given up sooner says nothing of it."""
+FEW = 6
+LONG = 0.5
+"""Of a steady load's seconds: what is served is counted where it was not given up sooner."""
 
 
 def load_key(r: Result) -> tuple[Any, ...]:
@@ -20,7 +21,7 @@ def load_key(r: Result) -> tuple[Any, ...]:
 
 def title(key: tuple[Any, ...]) -> str:
     model, accelerator, devices, trace, kind, width, count = key
-    what = f"beam {width}" if kind == "beam" else f"{width} samples"
+    what = f"beam {width}" if kind == "beam" else "1 sample" if width == 1 else f"{width} samples"
     # A load that lasts as long at each rate has no count of its own.
     many = f"{count:,} requests" if count else "steady"
     return f"{model} on {devices} x {accelerator}, {NAMES.get(trace, trace)}, {what}, {many}"
@@ -68,13 +69,25 @@ def simulate_row(r: Result) -> list[str]:
     ]
 
 
+def told(rates: list[float]) -> str:
+    """All of them, or how many between which."""
+    if len(rates) > FEW:
+        return f"{len(rates)} from {rates[0]:g} to {rates[-1]:g}"
+    return ", ".join(f"{rate:g}" for rate in rates)
+
+
+def counted(r: Result) -> bool:
+    """Whether a load lasted long enough to say what is served of it."""
+    return bool(r["count"]) or bool(r["window_seconds"] >= LONG * r["load_seconds"])
+
+
 def served(results: list[Result]) -> str:
     """Of steady loads the most requests a second that each system served at any rate, over the others."""
     rows = []
     for key, own in simulations(results):
         most: dict[str, float] = {}
         for r in own:
-            if not r["count"] and r["window_seconds"] >= LONG_SECONDS:
+            if not r["count"] and counted(r):
                 most[r["system"]] = max(most.get(r["system"], 0.0), r["requests_per_second"])
         if len(most) > 1:
             shown = [f"{most[system]:.3g}" if system in most else "" for system in SYSTEM_NAMES]
@@ -94,6 +107,5 @@ def carried(results: list[Result]) -> str:
             rates = {r["rate"]: r["met"] for r in own if r["system"] == system}
             good = [rate for rate, met in rates.items() if met >= ATTAINED]
             shown.append(f"{max(good):g}" if good else f"below {min(rates):g}" if rates else "")
-        simulated = ", ".join(f"{rate:g}" for rate in sorted({r["rate"] for r in own}))
-        rows.append([title(key), simulated, *shown])
+        rows.append([title(key), told(sorted({r["rate"] for r in own})), *shown])
     return table(["load", "rates simulated", *SYSTEM_NAMES], rows)

@@ -98,7 +98,7 @@ def result(args: argparse.Namespace, simulation: Simulation) -> dict[str, Any]:
 def simulate(args: argparse.Namespace, system: str, rate: float) -> dict[str, Any]:
     """One rate. With --seconds it is given up once too many have missed their target: it is not carried."""
     simulation = made(args, system, rate)
-    allowed = (1 - ATTAINED) * simulation.load.count if args.seconds else simulation.load.count
+    allowed = missable(simulation.load.count) if args.seconds else simulation.load.count
     watch = Progress(args.checkpoint, args) if args.checkpoint else None
 
     def tell(running: Simulation) -> bool:
@@ -113,6 +113,11 @@ def simulate(args: argparse.Namespace, system: str, rate: float) -> dict[str, An
         record("simulate", found, args.record)
     print(line(found), flush=True)
     return found
+
+
+def missable(count: int) -> int:
+    """Of so many requests, how many may miss the target where the load is carried."""
+    return math.floor(count * (1 - ATTAINED) + 1e-6)
 
 
 def find(args: argparse.Namespace, system: str) -> None:

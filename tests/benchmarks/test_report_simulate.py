@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.report_simulate import carried, served, simulate
+from benchmarks.report_simulate import carried, served, simulate, told
 from tests.benchmarks.test_report_tables import cells
 
 Result = dict[str, Any]
@@ -17,7 +17,8 @@ def simulated(system: str, rate: float, done: float, **changes: Any) -> Result:
     return {
         "model": "8b", "accelerator": "h200", "devices": 1, "trace": "alpaca", "kind": "beam", "width": 8,
         "count": 0, "system": system, "rate": rate, "requests_per_second": done, "goodput": 1.0, "met": 1.0,
-        "window_seconds": 12.0, "step_ms": 5.0, "rows_a_step": 80.0, "pool_use": 0.1, "saving": 0.6,
+        "window_seconds": 12.0, "load_seconds": 16.0,
+        "step_ms": 5.0, "rows_a_step": 80.0, "pool_use": 0.1, "saving": 0.6,
         "preemptions": 0, "host_ms_a_step": 2.0, "first_target": 2.0, "token_target": 0.05,
     } | changes  # fmt: skip
 
@@ -26,7 +27,7 @@ def test_the_most_that_a_steady_load_was_served_counts() -> None:
     results = [
         simulated("forest", 99, 95.2),
         simulated("forest", 113, 102.7),
-        simulated("forest", 280, 300.0, window_seconds=3.4),
+        simulated("forest", 280, 300.0, window_seconds=7.9),
         simulated("paged", 113, 98.2),
         simulated("unshared", 76, 73.8),
         simulated("forest", 20, 20.0, devices=2),
@@ -47,6 +48,11 @@ def test_a_rate_is_carried_where_nine_of_ten_are_in_time() -> None:
     ]
     ((_, rates, forest, paged, *others),) = cells(carried(results))
     assert (rates, forest, paged, others) == ("99, 113, 118", "113", "below 99", ["", "", ""])
+
+
+def test_many_rates_are_told_by_their_span() -> None:
+    assert told([1.0, 2.5]) == "1, 2.5"
+    assert told([*map(float, range(1, 8))]) == "7 from 1 to 7"
 
 
 def test_requests_that_come_all_at_once_have_no_rate() -> None:

@@ -199,7 +199,13 @@ def test_throughput_is_drawn_with_what_was_measured(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from benchmarks.report_plots import plots
 
-    one = {"workload": "greedyx16", "dtype": "float32", "ratio": 0.9, "ratio_min": 0.8, "ratio_max": 1.1}
+    one: Result = {
+        "workload": "greedyx16",
+        "dtype": "float32",
+        "ratio": 0.9,
+        "ratio_min": 0.8,
+        "ratio_max": 1.1,
+    }
     results = [
         one | {"peer": "x", "goal": 2.0},
         one | {"peer": "y", "goal": None},

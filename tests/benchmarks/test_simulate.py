@@ -216,6 +216,13 @@ def test_command_line_records_each_run(
     assert capsys.readouterr().out.count("served") == 4
 
 
+@pytest.mark.parametrize(("count", "missed"), [(120, 12), (119, 11), (10, 1), (9, 0), (1_000_000, 100_000)])
+def test_a_tenth_may_miss_the_target(count: int, missed: int) -> None:
+    """Whoever is given up has missed too often to be carried."""
+    assert simulate.missable(count) == missed
+    assert 1 - missed / count >= simulate.ATTAINED > 1 - (missed + 1) / count
+
+
 def test_bisection_and_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
