@@ -81,14 +81,20 @@ def counted(r: Result) -> bool:
     return bool(r["count"]) or bool(r["window_seconds"] >= LONG * r["load_seconds"])
 
 
+def most_served(results: list[Result]) -> dict[tuple[Any, ...], dict[str, float]]:
+    """Of steady loads the most requests a second that each system served at any rate."""
+    found: dict[tuple[Any, ...], dict[str, float]] = {}
+    for r in results:
+        if not r["count"] and counted(r):
+            most = found.setdefault(load_key(r), {})
+            most[r["system"]] = max(most.get(r["system"], 0.0), r["requests_per_second"])
+    return found
+
+
 def served(results: list[Result]) -> str:
-    """Of steady loads the most requests a second that each system served at any rate, over the others."""
+    """The same, and the ratios of systems."""
     rows = []
-    for key, own in simulations(results):
-        most: dict[str, float] = {}
-        for r in own:
-            if not r["count"] and counted(r):
-                most[r["system"]] = max(most.get(r["system"], 0.0), r["requests_per_second"])
+    for key, most in most_served(results).items():
         if len(most) > 1:
             shown = [f"{most[system]:.3g}" if system in most else "" for system in SYSTEM_NAMES]
             pairs = (("paged", "unshared"), ("forest", "paged"), ("forest", "contiguous"))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from benchmarks.report_layout import table
+from benchmarks.report_simulate import most_served
 
 Result = dict[str, Any]
 Say = Callable[[list[Result]], str]
@@ -148,6 +149,16 @@ def said_tree(results: list[Result]) -> str:
     return "; ".join([saved, *(f"{r['side']}: {r['ratio']:.1f}x the tree's time" for r in results)])
 
 
+def said_capacity(results: list[Result]) -> str:
+    """Of steady loads that were simulated with sharing and without."""
+    told = [
+        f"{key[0]} on {key[2]} x {key[1]}, {key[4]} {key[5]}: {most['forest'] / most['unshared']:.2f}x"
+        for key, most in most_served(results).items()
+        if {"forest", "unshared"} <= most.keys()
+    ]
+    return "; ".join(told)
+
+
 def said_hostile(results: list[Result]) -> str:
     r = results[-1]
     return f"{r['requests']:,} requests, {len(r['faults'])} faults"
@@ -169,6 +180,7 @@ CLAIMS: tuple[tuple[str, str, Say, str], ...] = (
     ("growth of a step's time, exponents", "growth_model", said_exponents("step_ms"), GROWTH_MODEL),
     ("latency of the service", "serving_latency", said_latency, "serving latency"),
     ("throughput of the service over in process", "serving_overhead", said_overhead, "serving overhead"),
+    ("requests served with sharing over without, simulated", "simulate", said_capacity, "simulate"),
     ("a server under faults of every kind", "serving_soak", said_soak, "serving soak"),
     ("a server whose engine is killed", "serving_kill", said_kill, "serving kill"),
     ("messages that nobody should send", "hostile", said_hostile, "hostile --spawn"),

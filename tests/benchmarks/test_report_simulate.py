@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.report_simulate import carried, served, simulate, told
+from benchmarks.report_summary import summary
 from tests.benchmarks.test_report_tables import cells
 
 Result = dict[str, Any]
@@ -36,6 +37,16 @@ def test_the_most_that_a_steady_load_was_served_counts() -> None:
     ((load, *found),) = cells(served(results))
     assert load == "8b on 1 x h200, Alpaca, beam 8, steady"
     assert found == ["103", "98.2", "73.8", "", "", "1.33x", "1.05x", ""]
+
+
+def test_the_summary_says_what_sharing_buys() -> None:
+    own = [
+        simulated("forest", 99, 90.0),
+        simulated("unshared", 99, 60.0),
+        simulated("paged", 9, 1.0, width=4),
+    ]
+    ((_, number, _),) = cells(summary({"simulate": own}))
+    assert number == "8b on 1 x h200, beam 8: 1.50x"
 
 
 def test_a_rate_is_carried_where_nine_of_ten_are_in_time() -> None:
