@@ -36,6 +36,8 @@ class TreeFeed:
         self._allowed = MAX_PENDING_BYTES
         self.no_more = False
         """Its client sends nothing any more."""
+        self.begun = asyncio.Event()
+        """The session has told what it is: nothing may come before that."""
         self.asked: dict[int, pb.TreeCommand] = {}
         """Commands that are neither accepted nor refused yet, by the client's id."""
         self.name = name
@@ -55,6 +57,7 @@ class TreeFeed:
                 self.weight += self.asked[event.command_id].ByteSize()
             if isinstance(event, TreeOpened):  # a session of many tokens can be resumed all the same
                 self._allowed += event_bytes(event)
+                self.begun.set()
             if not isinstance(event, NodeDelta):
                 self._pending.append(event)
             elif event.node in self._growths:

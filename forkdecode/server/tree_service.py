@@ -75,6 +75,8 @@ class TreeService:
     async def _read(self, commands: AsyncIterator[bytes], host: HostedTree, feed: TreeFeed) -> None:
         """What a client sends. It ends with the call."""
         try:
+            # What is refused at once, and the end of a call that asks for no more, would be told before.
+            await feed.begun.wait()
             async for data in commands:
                 message, call = await self._parsed(data)
                 if isinstance(call, CloseCall):

@@ -18,6 +18,7 @@ from forkdecode.errors import (
     QueueFullError,
     UnavailableError,
 )
+from forkdecode.rpc.convert_tree_commands import OpenCall, ResumeCall, open_message, resume_message
 from forkdecode.rpc.v1 import decode_pb2 as pb
 from forkdecode.server.auth import read_tokens
 from forkdecode.server.metrics import Metrics
@@ -33,10 +34,12 @@ from forkdecode.tree_types import (
     Fork,
     Import,
     NodeDelta,
+    OpenTree,
     Pin,
     Prune,
     Refused,
     ScoreNodes,
+    TreeOpened,
     Truncate,
 )
 from forkdecode.types import Options
@@ -183,6 +186,25 @@ class TestCommands:
             assert session.resume(opened).nodes == opened.nodes
             session.close()
             list(session.events())
+
+    def test_what_it_is_comes_first_whatever_is_sent_at_once(self, server: Running) -> None:
+        begin = open_message(OpenCall(OpenTree("hello", seed=3), {}))
+        for following in ([], [begin], [pb.TreeCommand(command_id=7)]):
+            with raw(server) as session:
+                for message in (begin, *following):
+                    session.send(message)
+                session.half_close()
+                opened, *others = session.events()
+            assert isinstance(opened, TreeOpened)
+            assert [type(event) for event in others] == [Refused] * len(following)
+            with raw(server) as session:
+                session.send(resume_message(ResumeCall(opened.tree, opened.secret)))
+                session.half_close()
+                assert [type(event) for event in session.events()] == [TreeOpened]
+            with raw(server) as session:
+                session.resume(opened)
+                session.close()
+                assert list(session.events()) == []
 
     def test_who_sends_no_more_hears_of_its_commands_to_their_end(self, server: Running) -> None:
         with raw(server) as session:
