@@ -37,25 +37,25 @@ def record(benchmark: str, result: dict[str, Any], path: Path | None) -> dict[st
     return full
 
 
-def command_of(arguments: Sequence[str]) -> str:
-    """A command line that can be run elsewhere: without the options in PLACES, and where a folder was given
-    (a model's) without it and its option, so that the default stands; the script by its name."""
-    script, kept = Path(arguments[0]).name, list[str]()
-    option = ""
+def command_of(arguments: Sequence[str], model: str | None = None) -> str:
+    """A command line that can be run elsewhere: the script by its name, without the options in PLACES and
+    without paths; a model's folder by its name, or as `model`."""
+    kept, option = list[str](), ""
     for argument in arguments[1:]:
-        name, given, value = argument.partition("=")
+        name, equals, value = argument.partition("=")
         if argument.startswith("--"):
-            option = "" if given else name
-            if name in PLACES or "/" in value:
-                continue
-        elif option in PLACES:
-            continue
-        elif "/" in argument:
-            if kept and kept[-1] == option:
-                kept.pop()
-            continue
-        kept.append(argument)
-    return " ".join([script, *kept])
+            option = "" if equals else name
+            if name == "--model" and equals:
+                kept.append(f"{name}={model or Path(value).name}")
+            elif name not in PLACES and "/" not in value:
+                kept.append(argument)
+        elif option == "--model":
+            kept.append(model or Path(argument).name)
+        elif option not in PLACES and "/" not in argument:
+            kept.append(argument)
+        elif kept and kept[-1] == option:
+            kept.pop()
+    return " ".join([Path(arguments[0]).name, *kept])
 
 
 def machine() -> dict[str, Any]:

@@ -13,9 +13,9 @@ from benchmarks.record import command_of
 
 def merge(file: Path, folder: Path, model: str | None = None) -> dict[str, int]:
     """Appends the records of `file` to those of their benchmarks in `folder`: SCRIPT.jsonl by the script that
-    made them. model: what the records call their model instead of the folder that it lay in. A record that
-    is there already is left out. -> how many came to each file. Raises ValueError, and appends nothing,
-    where a line is no record or its result names a path."""
+    made them. model: what records and commands call their model instead of the folder that it lay in. A
+    record that is there already is left out. -> how many came to each file. Raises ValueError, and appends
+    nothing, where a line is no record or its result names a path."""
     found: dict[str, list[str]] = {}
     for number, line in enumerate(file.read_text().splitlines(), 1):
         full = _cleaned(line, f"{file.name}:{number}", model)
@@ -39,7 +39,7 @@ def _cleaned(line: str, where: str, model: str | None) -> dict[str, Any]:
         raise ValueError(f"{where} is no record of a benchmark: {error!r}") from None
     if not re.match(r"\w+\.py\b", Path(command.split()[0]).name):
         raise ValueError(f"{where}: the command {command!r} does not begin with a script")
-    full["command"] = command_of(command.split())
+    full["command"] = command_of(command.split(), model)
     if model and result.get("model"):
         result["model"] = model
     for text in _texts(result):

@@ -28,6 +28,7 @@ from benchmarks.peers.make import FOLDER, python_of
 from benchmarks.peers.side import Side
 from benchmarks.peers.workloads import SEED, WORKLOADS, Workload
 from benchmarks.record import record
+from forkdecode.config import DEFAULT_MODEL
 from forkdecode.model.default_model import SMOLLM2, ensure
 from forkdecode.model.loader import resolve_dtype
 
@@ -127,7 +128,7 @@ def said(result: Result) -> str:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--peer", nargs="*", choices=PEERS, default=["transformers"])
-    parser.add_argument("--model", help="a folder; the default model if not given")
+    parser.add_argument("--model", default=DEFAULT_MODEL, help="a folder, or the default model")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--tokens", type=int, default=64)
@@ -142,7 +143,8 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     args = arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
-    model, dtype = args.model or str(ensure(SMOLLM2)), resolve_dtype(args.dtype)
+    model = str(ensure(SMOLLM2)) if args.model == DEFAULT_MODEL else args.model
+    dtype = resolve_dtype(args.dtype)
     settings = {"dtype": dtype, "threads": args.threads, "tokens": args.tokens, "seed": SEED}
 
     def done(result: Result) -> None:

@@ -32,22 +32,30 @@ def test_a_record_says_what_was_measured_where_and_how(tmp_path: Path) -> None:
 
 
 def test_a_command_names_no_place_of_the_machine(tmp_path: Path) -> None:
-    assert record("growth", {}, tmp_path / "r.jsonl")["command"] == "growth.py --seed 7"
+    assert record("growth", {}, tmp_path / "r.jsonl")["command"] == "growth.py --model small --seed 7"
 
 
 @pytest.mark.parametrize(
     ("given", "kept"),
     [
         ("--peers /there/envs --peer vllm ctranslate2 --record r.jsonl", "--peer vllm ctranslate2"),
-        ("--model /there/m --find --rate 1 2 --checkpoint=c.txt", "--find --rate 1 2"),
-        ("soak --model=../m --log soak.log --seconds 60", "soak --seconds 60"),
+        ("--model /there/m --find --rate 1 2 --checkpoint=c.txt", "--model m --find --rate 1 2"),
+        ("soak --model=../m --log soak.log --seconds 60", "soak --model=m --seconds 60"),
+        ("wide --catalogue /there/c --width 4", "wide --width 4"),
         ("memory /there/positional", "memory"),
         ("--model smollm2-135m-instruct", "--model smollm2-135m-instruct"),
     ],
-    ids=["peers", "model", "equals signs", "positional", "a model by name"],
+    ids=["peers", "model", "equals signs", "a folder", "positional", "a model by name"],
 )
 def test_what_says_where_something_lies_is_left_out(given: str, kept: str) -> None:
     assert command_of(["/there/serving.py", *given.split()]) == f"serving.py {kept}"
+
+
+def test_a_model_s_folder_may_be_named_anew() -> None:
+    for command in ("growth.py --model /there/m --seed 1", "growth.py --model m --seed 1"):
+        assert command_of(command.split(), "named") == "growth.py --model named --seed 1"
+    assert command_of(["growth.py", "--model=/there/m"], "named") == "growth.py --model=named"
+    assert command_of(["growth.py", "--seed", "1"], "named") == "growth.py --seed 1"
 
 
 def test_without_a_file_a_record_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

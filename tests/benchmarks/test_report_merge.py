@@ -32,7 +32,7 @@ def test_records_go_to_the_file_of_their_script_once(
     before, added = (folder / "tree.jsonl").read_text().splitlines()
     assert before == "before"
     found = json.loads(added)
-    assert found["command"] == "tree.py --pairs 1"
+    assert found["command"] == "tree.py --model named --pairs 1"
     assert found["result"] == {"model": "named", "ratio": 2.0}
     assert json.loads((folder / "growth.jsonl").read_text())["result"] == {"model": None}
     assert merge(file, folder, "named") == {"tree.jsonl": 0, "growth.jsonl": 0}
