@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,31 +52,48 @@ class Items:
     node_end: I64
     node_group: I64
 
-    def lengths(self, contexts: I64) -> I64:
-        """Tokens of each item, for contexts [groups]."""
-        return np.minimum(self.end, contexts[self.group]) - self.begin
-
-    def node_tokens(self, contexts: I64) -> I64:
-        """Tokens of each node."""
-        return np.minimum(self.node_end, contexts[self.node_group]) - self.node_begin
-
 
 @dataclass(frozen=True, slots=True)
-class ListedItems:
-    """table [items, 8]: the fields of forkdecode_kernels.node_list, lengths left open."""
+class Forest:
+    """The node list of a step, and what of it changes where contexts grow inside their last blocks: lengths
+    and positions alone. The fields of forkdecode_kernels.node_list, but for these.
 
+    table [items, 8]: the items, the first num_small of them for the small tile shape. spans [3, items]: of
+    each where it begins, where it ends at the latest, and a group whose context ends it before. nodes
+    [3, n]: the same of the nodes.
+    """
+
+    queries: I32
+    positions: I32
     table: I32
-    large: NDArray[np.bool_]
+    num_small: int
+    spans: I64
+    nodes: I64
     merged: I32
     merge_offsets: I32
     merge_parts: I32
     num_parts: int
 
-    def split(self, lengths: I64) -> tuple[I32, I32]:
-        """The items of the small and of the large tile shape."""
+    @property
+    def small_items(self) -> I32:
+        return self.table[: self.num_small]
+
+    @property
+    def large_items(self) -> I32:
+        return self.table[self.num_small :]
+
+    def grown(self, contexts: I64, positions: I32) -> Forest:
+        """With other contexts [groups], inside the same blocks, and positions [T]."""
         table = self.table.copy()
-        table[:, 3] = lengths
-        return table[~self.large], table[self.large]
+        table[:, 3] = within(self.spans, contexts)
+        return replace(self, table=table, positions=positions)
+
+
+def within(spans: I64, contexts: I64) -> I64:
+    """Tokens of spans [3, n], see Forest, as far as the contexts [groups] go."""
+    begin, end, group = spans
+    lengths: I64 = np.minimum(end, contexts.take(group)) - begin
+    return lengths
 
 
 def cut_items(nodes: GroupNodes, contexts: I64, shape: ItemShape) -> Items:
@@ -118,9 +135,9 @@ def cut_items(nodes: GroupNodes, contexts: I64, shape: ItemShape) -> Items:
     )
 
 
-def list_items(items: Items, queries: I32, num_tokens: int, shape: ItemShape) -> ListedItems:
+def list_items(items: Items, contexts: I64, queries: I32, positions: I32) -> Forest:
     """Numbers the parts. A query that one item alone reads is written by it, without a part."""
-    count = len(queries)
+    count, num_tokens = len(queries), len(positions)
     uses = np.cumsum(
         np.bincount(items.first, minlength=count + 1)
         - np.bincount(items.first + items.count, minlength=count + 1)
@@ -141,12 +158,20 @@ def list_items(items: Items, queries: I32, num_tokens: int, shape: ItemShape) ->
     zeros = np.flatnonzero(untouched)
     offsets = np.concatenate([[0], np.cumsum(needs[listed]), np.full(len(zeros), num_parts)])
 
-    table = np.zeros((len(items.first), 8), np.int32)
+    # Those of the small tile shape first, now that parts are numbered.
+    order = np.argsort(items.large, kind="stable")
+    spans = np.stack([items.begin, items.end, items.group]).take(order, 1)
+    table = np.zeros((len(order), 8), np.int32)
     for column, values in ((0, items.first), (1, items.count), (2, items.block), (4, items.begin), (5, part)):
-        table[:, column] = values
-    return ListedItems(
+        table[:, column] = values.take(order)
+    table[:, 3] = within(spans, contexts)
+    return Forest(
+        queries,
+        positions,
         table,
-        items.large,
+        len(order) - int(items.large.sum()),
+        spans,
+        np.stack([items.node_begin, items.node_end, items.node_group]),
         np.concatenate([queries[listed], zeros]).astype(np.int32),
         offsets.astype(np.int32),
         by_query.astype(np.int32),

@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from forkdecode.kv.forest_items import Items, ItemShape, ListedItems, cut_items, list_items
-from forkdecode.kv.group_forest import GroupNodes, StepRows, group_nodes
-from forkdecode.kv.prefix_forest import SortedRows, sorted_rows
+from forkdecode.kv.forest_items import Forest, ItemShape, within
+from forkdecode.kv.forest_lists import Lister, NumpyLister, StepTables
 from forkdecode.step import I32, I64, DecodeRows, QuerySegment
 
 INVARIANT_SPLIT = 256
@@ -69,14 +68,21 @@ class ForestPlanner:
     """Plans steps for layers of one shape and window. Keeps what the last step's tables gave.
 
     shape: of the items. window: keys that a query sees, None for all. invariant: fixed splits, so
-    that a group's results do not depend on its batch.
+    that a group's results do not depend on its batch. lister: what makes the lists; None for numpy.
     """
 
-    def __init__(self, shape: ItemShape, *, window: int | None = None, invariant: bool = False) -> None:
+    def __init__(
+        self,
+        shape: ItemShape,
+        *,
+        window: int | None = None,
+        invariant: bool = False,
+        lister: Lister | None = None,
+    ) -> None:
         self._shape = replace(shape, split_tokens=INVARIANT_SPLIT) if invariant else shape
         self._window = window
-        self._sorted: dict[int, tuple[I32, SortedRows]] = {}
-        self._last: tuple[_Step, GroupNodes, Items, ListedItems, ForestPlan] | None = None
+        self._list = lister or NumpyLister()
+        self._last: tuple[_Step, Forest, ForestPlan] | None = None
 
     def plan(
         self, segments: Sequence[QuerySegment], decodes: Sequence[DecodeRows], num_tokens: int
@@ -87,81 +93,56 @@ class ForestPlanner:
         if not segments and not decodes:
             return _nothing(num_tokens)
         groups = [*(_as_rows(s, self._shape.block_size) for s in segments), *decodes]
-        counts = np.array([s.token_count for s in segments] + [1] * len(decodes), np.int64)
-        rows = np.array([len(g.tails) for g in groups], np.int64)
-        starts = np.array([g.token_start for g in groups], np.int64)
-        contexts = np.array([g.context_len for g in groups], np.int64)
-        ordered = StepRows.of(groups, self._sorted_rows(groups), self._shape)
-        nodes = group_nodes(groups, ordered, counts, self._shape)
-        if self._window is not None:
-            nodes = nodes.seen_from(contexts - counts - self._window + 1)
-        queries, positions = _queries(starts, counts, contexts, ordered, num_tokens)
-        items = cut_items(nodes, contexts, self._shape)
-        listed = list_items(items, queries, num_tokens, self._shape)
-        blocks = [a.ravel() for g in groups for a in (g.trunk, g.tails)]
-        is_decode = np.arange(len(groups)) >= len(segments)
-        tokens = items.node_tokens(contexts)
-        plan = ForestPlan(
-            *listed.split(items.lengths(contexts)),
-            np.concatenate(blocks),
-            queries,
-            positions,
-            listed.merged,
-            listed.merge_offsets,
-            listed.merge_parts,
-            listed.num_parts,
-            bool((counts > 1).any()),
-            int(tokens[is_decode[items.node_group]].sum()),
-            int((rows * self._read(contexts))[is_decode].sum()),
-        )
-        self._last = (_Step(tuple(decodes), num_tokens), nodes, items, listed, plan) if not segments else None
+        queries = [*(s.token_count for s in segments), *[1] * len(decodes)]
+        tables = StepTables.of(groups, queries, num_tokens)
+        forest = self._list(tables, self._shape, self._window)
+        reads = self._reads(tables.sizes[3], tables.sizes[1], forest, len(segments))
+        plan = _plan(forest, tables.blocks, max(queries) > 1, *reads)
+        self._last = (_Step(tuple(decodes), num_tokens), forest, plan) if not segments else None
         return plan
 
-    def _read(self, contexts: I64) -> I64:
-        """Tokens that a decode row with each of these contexts reads."""
-        if self._window is None:
-            return contexts
-        size = self._shape.block_size
-        read: I64 = contexts - np.maximum(contexts - self._window, 0) // size * size
-        return read
-
-    def _sorted_rows(self, groups: Sequence[DecodeRows]) -> list[SortedRows]:
-        """Of each group's tails; those of unchanged tables are kept."""
-        before, kept = self._sorted, {}
-        fresh = []
-        for g in groups:
-            known = before.get(id(g.tails))
-            if known is not None and known[0] is g.tails:
-                kept[id(g.tails)] = known
-            else:
-                fresh.append(g.tails)
-        for tails, rows in zip(fresh, sorted_rows(fresh), strict=True):
-            kept[id(tails)] = (tails, rows)
-        self._sorted = kept
-        return [kept[id(g.tails)][1] for g in groups]
+    def _reads(self, contexts: I64, rows: I64, forest: Forest, first: int) -> tuple[int, int]:
+        """Tokens that the groups from `first` on read, which decode, by nodes and by rows."""
+        nodes, seen = forest.nodes, contexts
+        if first:
+            nodes = nodes.compress(nodes[2] >= first, 1)
+        if self._window is not None:
+            size = self._shape.block_size
+            seen = contexts - np.maximum(contexts - self._window, 0) // size * size
+        return int(within(nodes, contexts).sum()), int((rows * seen)[first:].sum())
 
     def _grown(self, decodes: tuple[DecodeRows, ...]) -> ForestPlan:
         """The last plan, with contexts that have grown inside blocks it already lists."""
         assert self._last is not None
-        step, nodes, items, listed, plan = self._last
-        contexts = np.array([d.context_len for d in decodes], np.int64)
+        step, forest, plan = self._last
         if all(a.context_len == b.context_len for a, b in zip(decodes, step.decodes, strict=True)):
             return plan
+        contexts = np.array([d.context_len for d in decodes], np.int64)
         rows = np.array([len(d.tails) for d in decodes], np.int64)
         positions = plan.positions.copy()
         for d in decodes:
             positions[d.token_start : d.token_start + len(d.tails)] = d.context_len - 1
-        small, large = listed.split(items.lengths(contexts))
-        plan = replace(
-            plan,
-            small_items=small,
-            large_items=large,
-            positions=positions,
-            node_tokens=int(items.node_tokens(contexts).sum()),
-            row_tokens=int((rows * self._read(contexts)).sum()),
-        )
-        self._last = (_Step(decodes, step.num_tokens), nodes, items, listed, plan)
+        forest = forest.grown(contexts, positions)
+        plan = _plan(forest, plan.blocks, False, *self._reads(contexts, rows, forest, 0))
+        self._last = (_Step(decodes, step.num_tokens), forest, plan)
         return plan
+
+
+def _plan(forest: Forest, blocks: I32, causal: bool, node_tokens: int, row_tokens: int) -> ForestPlan:
+    return ForestPlan(
+        forest.small_items,
+        forest.large_items,
+        blocks,
+        forest.queries,
+        forest.positions,
+        forest.merged,
+        forest.merge_offsets,
+        forest.merge_parts,
+        forest.num_parts,
+        causal,
+        node_tokens,
+        row_tokens,
+    )
 
 
 def _nothing(num_tokens: int) -> ForestPlan:
@@ -178,17 +159,3 @@ def _as_rows(segment: QuerySegment, block_size: int) -> DecodeRows:
     used = segment.blocks[: -(-end // block_size)]
     full = segment.position // block_size
     return DecodeRows(segment.token_start, used[:full], used[None, full:], end)
-
-
-def _queries(starts: I64, counts: I64, contexts: I64, rows: StepRows, num_tokens: int) -> tuple[I32, I32]:
-    """Query tokens in the forest's order, and the position of every token."""
-    positions = np.zeros(num_tokens, np.int32)
-    queries, group = starts.take(rows.group) + rows.row, rows.group
-    first = (contexts - counts).take(group)
-    if (counts > 1).any():
-        each = counts.take(group)
-        ends = each.cumsum()
-        offset = np.arange(int(ends[-1])) - (ends - each).repeat(each)
-        queries, first = queries.repeat(each) + offset, first.repeat(each) + offset
-    positions[queries] = first
-    return queries.astype(np.int32), positions

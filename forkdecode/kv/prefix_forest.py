@@ -86,7 +86,7 @@ def internal_nodes(
     tokens and n queries costs its reads and partial results of n * group heads; without it the blocks are
     read n times, so that it pays from about 2 * group * n / (n - 1) tokens up. queries [n]: of each row of
     the order. may_fold: of boundaries, whether rows on both sides may be parted, by (boundary, first and
-    last row of its node).
+    last row of its node). Outermost first: what is inside one that is left out grows, and may pay then.
     """
     total = np.concatenate([[0], np.cumsum(queries)])
     while True:
@@ -103,6 +103,10 @@ def internal_nodes(
             # Boundaries of equal length between the same smaller ones bound one node.
             _, once = np.unique(first * (int(end.max()) + 1) + end, return_index=True)
             return Nodes(np.stack([first, last, begin, end]).take(once, 1)), shared
+        outer = np.where(shared.take(first) >= shared.take(last), first, last)
+        left_out = np.zeros(len(shared), np.bool_)
+        left_out[inner[short]] = True
+        short &= ~left_out.take(outer)
         shared = shared.copy()
         shared[inner[short]] = begin[short]
 

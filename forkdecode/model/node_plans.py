@@ -9,6 +9,7 @@ import torch
 
 from forkdecode.kv.forest_items import ItemShape
 from forkdecode.kv.forest_plan import ForestPlan, ForestPlanner
+from forkdecode.model.forest_lister import compiled_lister
 from forkdecode.step import DecodeRows, QuerySegment
 from forkdecode_kernels.node_list import NodeCapacity, NodeList, NodeListBuffer, node_list
 from forkdecode_kernels.triton.device import family
@@ -53,7 +54,7 @@ class Planners:
         group = heads // kv_heads
         tiles = tile_queries(dim, element_bytes, group, family(self._device))
         shape = ItemShape(self._block_size, tiles, group, kv_heads, self._processors)
-        return ForestPlanner(shape, window=window, invariant=True)
+        return ForestPlanner(shape, window=window, invariant=True, lister=compiled_lister)
 
 
 class NodePlans:

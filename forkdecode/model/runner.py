@@ -46,6 +46,7 @@ from forkdecode.step import (
     StepOutput,
     StepPlan,
 )
+from forkdecode_kernels import forest
 from forkdecode_kernels.attention_work import make_work
 
 
@@ -125,6 +126,8 @@ class Runner:
 
         The first time on a machine this compiles for some ten seconds; then it loads from a cache.
         """
+        if self._planners is not None:
+            forest.warm_up()
         size, null = self.cache.block_size, self.cache.null_block
         none, null_table = np.empty(0, np.int32), np.full((2, 1), null, np.int32)
         token = np.zeros(3, np.int64)
