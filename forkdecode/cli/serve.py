@@ -23,7 +23,7 @@ from forkdecode.engine.remote import EngineProcess
 from forkdecode.engine.rotation import MAX_FILES, Rotation
 from forkdecode.engine.watch import LONGEST, Patience
 from forkdecode.errors import invalid
-from forkdecode.server.app import Server, ServerSettings
+from forkdecode.server.app import MIN_REQUEST_BYTES, Server, ServerSettings
 from forkdecode.server.backend import Backend, StepBell
 from forkdecode.server.metrics import Metrics, MetricsServer
 from forkdecode.server.token_file import TokenFile
@@ -51,6 +51,8 @@ class ServePlan:
         self.settings.address()
         for path in self.catalogues.values():
             open_catalogue(path)
+        if self.journal is not None:
+            check_writable("journal", self.journal)
 
     @property
     def catalogues(self) -> Mapping[str, Path]:
@@ -82,6 +84,24 @@ def patience(engine_timeout: float, step_timeout: float) -> Patience:
     for name, value in (("engine_timeout", engine_timeout), ("step_timeout", step_timeout)):
         check_float(name, value, 0.0, LONGEST, open_low=True)
     return Patience(engine_timeout, step_timeout)
+
+
+def check_writable(name: str, path: Path) -> None:
+    """Raises InvalidRequestError for a file that could not be written."""
+    problem = None
+    if path.is_dir():
+        problem = "is a folder"
+    elif not path.parent.is_dir():
+        problem = f"can't be written: there is no folder {path.parent}"
+    elif not os.access(path if path.exists() else path.parent, os.W_OK):
+        problem = "can't be written: permission denied"
+    if problem is not None:
+        raise invalid(name, f"{path} {problem}", "a file that can be written, in a folder that is there")
+
+
+def request_bytes(size: str) -> int:
+    """Raises InvalidRequestError naming the flag."""
+    return check_int("max_request_size", parse_bytes("max_request_size", size), MIN_REQUEST_BYTES)
 
 
 def rotation(journal: Path | None, size: str | None, files: int) -> Rotation | None:

@@ -77,8 +77,7 @@ def serve(
     """Serve a model over gRPC until SIGTERM or Ctrl-C; a second one ends at once."""
     # Read when grpc is imported. What it would write to stderr is no line of our log.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    from forkdecode.cli.serve import ServePlan, patience, rotation, serve_until_told
-    from forkdecode.config import parse_bytes
+    from forkdecode.cli.serve import ServePlan, patience, request_bytes, rotation, serve_until_told
     from forkdecode.server.app import ServerSettings
     from forkdecode.server.auth import OPEN
     from forkdecode.server.tls import tls_files
@@ -89,7 +88,7 @@ def serve(
     settings = ServerSettings(
         listen=listen,
         max_requests=max_requests,
-        max_request_bytes=parse_bytes("max_request_size", max_request_size),
+        max_request_bytes=request_bytes(max_request_size),
         stall_timeout=stall_timeout,
         tls=tls_files(tls_cert, tls_key, tls_client_ca),
         tokens=OPEN if token_file is None else token_file.book,

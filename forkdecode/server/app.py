@@ -42,6 +42,8 @@ from forkdecode.server.tls import TlsFiles
 from forkdecode.server.tree_service import TreeService
 from forkdecode.server.trees import Trees, TreeSettings
 
+MIN_REQUEST_BYTES = 1024
+"""The least that a request may be allowed to have."""
 _LAST_WORDS = 1.0
 """Seconds in which callers may take their last status before connections are closed."""
 
@@ -67,7 +69,7 @@ class ServerSettings:
 
     def __post_init__(self) -> None:
         keep(self, "max_requests", check_int, 1)
-        keep(self, "max_request_bytes", check_int, 1024)
+        keep(self, "max_request_bytes", check_int, MIN_REQUEST_BYTES)
         keep(self, "stall_timeout", check_float, 0.0, 1e6, open_low=True)
         keep(self, "insecure_public", check_bool)
         keep(self, "log_prompts", check_bool)
@@ -223,7 +225,8 @@ class Server:
             ended = self._trees.end_all(
                 UnavailableError("the engine ended, and the tree session with it", retry_after=BUSY_RETRY)
             )
-            self._log.warning("trees_ended", ended=ended)
+            if ended:
+                self._log.warning("trees_ended", ended=ended)
 
 
 def _served_model(backend: Backend, settings: ServerSettings) -> ServedModel:
