@@ -143,7 +143,7 @@ class BlockTable:
     @property
     def head(self) -> int | None:
         """The first block that every row shares."""
-        return int(self._trunk[0]) if self._num_trunk else None
+        return self._trunk.item(0) if self._num_trunk else None
 
     @property
     def num_unshared(self) -> int:
