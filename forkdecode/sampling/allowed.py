@@ -9,7 +9,15 @@ import torch
 
 from forkdecode.allowed import Allowed, AllowedBits, AllowedLists, Ready
 from forkdecode.step import I32, I64, Bools, Gather, SelectionRequest
-from forkdecode_kernels.allowed import TokenLists, count_open, find_entries, keep_bits, keep_listed
+from forkdecode_kernels.allowed import (
+    TokenLists,
+    count_open,
+    find_entries,
+    keep_bits,
+    keep_listed,
+    lists_of_bits,
+)
+from forkdecode_kernels.listed import longest_list
 
 _NO_IDS = np.empty(0, np.int64)
 _NONE = np.empty(0, np.bool_)
@@ -69,6 +77,26 @@ def reads_lists(request: SelectionRequest) -> bool:
     """Whether lists of allowed tokens are all that changes this step's logits."""
     lists_only = is_masked(request) and not request.processors.active(request.num_generated)
     return lists_only and isinstance(allowed_of(request), AllowedLists)
+
+
+def reads_short_lists(request: SelectionRequest, vocab: int) -> bool:
+    """Whether, besides, no list is so long that a mask is less work."""
+    if not reads_lists(request):
+        return False
+    lists = listed(request)
+    entries = int((lists.stop - lists.start).max(initial=0)) + len(lists.also_ids)
+    return entries <= longest_list(vocab)
+
+
+def with_short_lists(request: SelectionRequest, vocab: int) -> SelectionRequest:
+    """The request with few set bits as lists: what a grammar allows next is often a bracket or a digit."""
+    allowed = allowed_of(request)
+    if not isinstance(allowed, AllowedBits) or request.processors.active(request.num_generated):
+        return request
+    lists = lists_of_bits(allowed.words, vocab, longest_list(vocab))
+    if lists is None:
+        return request
+    return replace(request, allowed=Ready(AllowedLists(lists.tokens, lists.start, lists.stop)))
 
 
 def apply_allowed(

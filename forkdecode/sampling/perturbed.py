@@ -15,7 +15,7 @@ from forkdecode.sampling.sampler import draw_rows
 from forkdecode.sampling.top_logprobs import TopCollector
 from forkdecode.step import GumbelTopK, SelectionRequest, SelectionResult
 from forkdecode_kernels.draw import NOT_FINITE, OK, filtered_draw
-from forkdecode_kernels.perturbed import PerturbedRows, perturbed_topk
+from forkdecode_kernels.perturbed import Perturbed, PerturbedRows, perturbed_topk
 
 GumbelRequest = tuple[SelectionRequest, GumbelTopK]
 _NO_UNIFORMS = np.empty(0, np.float64)
@@ -83,7 +83,13 @@ def perturbed_best(
             )
             best[piece.index] = best[piece.index].with_more(more, choice.k)
         top.add(logits, chunk, distribution)
-    return [_result(logits, request, best[i], top, i) for i, request in enumerate(asked)]
+    return [result_of_best(logits, request, best[i], top, i) for i, request in enumerate(asked)]
+
+
+def group_best(found: Perturbed, logsumexp: NDArray[np.float64], k: int) -> _Best:
+    """The k best of a group, of all its rows' own."""
+    own = _Best(found.rows, found.tokens, found.logprobs, found.perturbed, logsumexp, True)
+    return _NOTHING.with_more(own, k)
 
 
 def _distributions(
@@ -113,7 +119,7 @@ def _rows(chunk: Chunk, choices: Sequence[GumbelTopK]) -> PerturbedRows:
     )
 
 
-def _result(
+def result_of_best(
     logits: torch.Tensor, request: SelectionRequest, best: _Best, top: TopCollector, index: int
 ) -> SelectionResult:
     if not best.valid:

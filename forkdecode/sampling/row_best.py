@@ -74,7 +74,7 @@ def _joined(parts: Sequence[Continuations], choice: RowTopK) -> Continuations:
     )
 
 
-def _enlarged(
+def enlarged(
     best: Continuations,
     request: SelectionRequest,
     choice: RowTopK,
@@ -102,4 +102,4 @@ def _enlarged(
     return best
 
 
-_OF_EACH_ROW = Best(_plain, _of_chunk, _joined, _enlarged)
+_OF_EACH_ROW = Best(_plain, _of_chunk, _joined, enlarged)

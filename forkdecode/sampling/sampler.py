@@ -27,7 +27,7 @@ DrawRequest = tuple[SelectionRequest, Draw]
 
 
 @dataclass(frozen=True, slots=True)
-class _Children:
+class Children:
     """All children of a batch of groups, sorted by the logits row they continue.
 
     back [N]: where each child, in the groups' own order, went. count [m]: children of each row.
@@ -39,19 +39,19 @@ class _Children:
     uniform: NDArray[np.float64]
 
     @staticmethod
-    def of(requests: Sequence[DrawRequest]) -> _Children:
+    def of(requests: Sequence[DrawRequest]) -> Children:
         first = np.cumsum([0, *(r.rows for r, _ in requests)])
         row = np.concatenate([d.source + at for (_, d), at in zip(requests, first, strict=False)])
         order = np.argsort(row, kind="stable")
         back = np.empty_like(order)
         back[order] = np.arange(len(order))
-        return _Children(
+        return Children(
             back, np.bincount(row, minlength=first[-1]), uniforms([d for _, d in requests])[order]
         )
 
 
 @dataclass(frozen=True, slots=True)
-class _Drawn:
+class Drawn:
     """What came of a batch: [N] of the children as sorted, and the status [m] of the rows."""
 
     tokens: NDArray[np.int64]
@@ -60,8 +60,8 @@ class _Drawn:
     status: NDArray[np.uint8]
 
     @staticmethod
-    def joined(parts: Sequence[_Drawn]) -> _Drawn:
-        return _Drawn(
+    def joined(parts: Sequence[Drawn]) -> Drawn:
+        return Drawn(
             np.concatenate([p.tokens for p in parts]),
             np.concatenate([p.raw for p in parts]),
             np.concatenate([p.chosen for p in parts]),
@@ -74,11 +74,11 @@ def draw_plain(
 ) -> list[SelectionResult]:
     """Groups without active processors or top log-probabilities: straight from the logits."""
     rows = np.concatenate([np.arange(r.rows) + r.logits_start for r, _ in requests])
-    children = _Children.of(requests)
+    children = Children.of(requests)
     choices = [d for _, d in requests]
     setup = draw_rows(rows, children.count, choices, [r.rows for r, _ in requests])
     drawn = filtered_draw(logits, setup, children.uniform, threads=threads)
-    return _results(requests, children, _Drawn(drawn.tokens, drawn.raw, drawn.logprobs, drawn.status), None)
+    return results_of(requests, children, Drawn(drawn.tokens, drawn.raw, drawn.logprobs, drawn.status), None)
 
 
 def draw_processed(
@@ -86,10 +86,10 @@ def draw_processed(
 ) -> list[SelectionResult]:
     """Groups with processors, or with top log-probabilities. Raises for the first group at fault."""
     asked = [r for r, _ in requests]
-    children = _Children.of(requests)
+    children = Children.of(requests)
     starts = np.cumsum([0, *children.count])
     top = TopCollector(threads)
-    parts: list[_Drawn] = []
+    parts: list[Drawn] = []
     done = 0
     for chunk in processed_chunks(logits, asked, log_softmax=False, threads=threads):
         last = done + len(chunk.rows)
@@ -101,7 +101,7 @@ def draw_processed(
         parts.append(_read(logits, chunk.rows, count, drawn, chunk.logsumexp))
         _add_top(top, logits, chunk, drawn)
         done = last
-    return _results(requests, children, _Drawn.joined(parts), top)
+    return results_of(requests, children, Drawn.joined(parts), top)
 
 
 def _add_top(top: TopCollector, logits: torch.Tensor, chunk: Chunk, drawn: Draws) -> None:
@@ -153,14 +153,14 @@ def _read(
     count: NDArray[np.int64],
     drawn: Draws,
     logsumexp: NDArray[np.float64],
-) -> _Drawn:
+) -> Drawn:
     row_of = np.repeat(np.arange(len(rows)), count)
     raw = raw_logprobs(logits, rows[row_of], np.maximum(drawn.tokens, 0), logsumexp[row_of])
-    return _Drawn(drawn.tokens, raw, drawn.logprobs, drawn.status)
+    return Drawn(drawn.tokens, raw, drawn.logprobs, drawn.status)
 
 
-def _results(
-    requests: Sequence[DrawRequest], children: _Children, drawn: _Drawn, top: TopCollector | None
+def results_of(
+    requests: Sequence[DrawRequest], children: Children, drawn: Drawn, top: TopCollector | None
 ) -> list[SelectionResult]:
     """Children back in the order of each request."""
     results: list[SelectionResult] = []

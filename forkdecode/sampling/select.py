@@ -15,11 +15,12 @@ import torch
 
 from forkdecode.allowed import Allowed, AllowedBits, AllowedLists, Ready
 from forkdecode.errors import ForkdecodeError
-from forkdecode.sampling.allowed import reads_lists, settled
+from forkdecode.sampling.allowed import reads_lists, reads_short_lists, settled, with_short_lists
 from forkdecode.sampling.beams import topk_listed, topk_plain, topk_processed
 from forkdecode.sampling.continuations import check_scores
 from forkdecode.sampling.gather import check_gather, gather_named
 from forkdecode.sampling.group_logits import is_active
+from forkdecode.sampling.listed import draw_listed, perturbed_listed, rows_listed
 from forkdecode.sampling.perturbed import check_gumbel, perturbed_best
 from forkdecode.sampling.row_best import rows_plain, rows_processed
 from forkdecode.sampling.sampler import check_draw, draw_plain, draw_processed
@@ -51,12 +52,12 @@ def select(
     _select(logits, free, workers, done)
     if len(free) < len(requests):  # last of all: what is allowed may still be in the making
         bound = [(i, request) for i, request in enumerate(requests) if request.allowed is not None]
-        _select(logits, _settled(bound, done), workers, done)
+        _select(logits, _settled(logits, bound, done), workers, done)
     return tuple(done[i] for i in range(len(requests)))
 
 
 def _settled(
-    requests: Sequence[tuple[int, SelectionRequest]], done: dict[int, SelectionResult]
+    logits: torch.Tensor, requests: Sequence[tuple[int, SelectionRequest]], done: dict[int, SelectionResult]
 ) -> Iterator[tuple[int, SelectionRequest]]:
     """Those of which it is known what is allowed; the others' constraints failed, and they with them."""
     for i, request in requests:
@@ -65,7 +66,8 @@ def _settled(
         except Exception as error:
             done[i] = _failed(request, error)
             continue
-        yield i, found
+        listed = logits.device.type == "cpu" and found.num_logprobs is None
+        yield i, with_short_lists(found, logits.shape[1]) if listed else found
 
 
 def _select(
@@ -93,13 +95,21 @@ def _select(
             perturbed.append((i, request, choice))
         else:
             done[i] = SelectionResult.failed(request.group_id, f"{type(choice).__name__} is not known here")
-    _serve(logits, draws, check=check_draw, ways=(draw_plain, draw_processed), threads=workers, done=done)
+    _serve(
+        logits,
+        draws,
+        check=check_draw,
+        ways=(draw_plain, draw_processed, draw_listed),
+        threads=workers,
+        done=done,
+    )
     beams = (topk_plain, topk_processed, topk_listed)
     _serve(logits, topks, check=check_scores, ways=beams, threads=workers, done=done)
-    _serve(logits, by_row, check=check_scores, ways=(rows_plain, rows_processed), threads=workers, done=done)
+    each_row = (rows_plain, rows_processed, rows_listed)
+    _serve(logits, by_row, check=check_scores, ways=each_row, threads=workers, done=done)
     both = (gather_named, gather_named)
     _serve(logits, gathers, check=check_gather, ways=both, threads=workers, done=done)
-    alike = (perturbed_best, perturbed_best)
+    alike = (perturbed_best, perturbed_best, perturbed_listed)
     _serve(logits, perturbed, check=check_gumbel, ways=alike, threads=workers, done=done)
 
 
@@ -122,6 +132,7 @@ def warm_up(threads: int = 1) -> None:
         ]
         ways = [replace(asked[2], allowed=Ready(allowed)) for allowed in _every_form(2, 256)]
         ways += [replace(one, num_logprobs=1) for one in ways]
+        ways += [replace(asked[i], allowed=ways[1].allowed) for i in (0, 4, 6)]
         select(torch.zeros(2, 256, dtype=dtype), [*asked, *ways], threads=threads)
 
 
@@ -152,17 +163,24 @@ def _serve(
         except ValueError as error:
             done[i] = _failed(request, error)
             continue
-        sorted_out[_way(request, len(ways))].append((i, request, choice))
+        sorted_out[_way(logits, request, len(ways))].append((i, request, choice))
     for groups, way in zip(sorted_out, ways, strict=True):
         _serve_together(logits, groups, way, threads, done)
 
 
-def _way(request: SelectionRequest, ways: int) -> int:
+def _way(logits: torch.Tensor, request: SelectionRequest, ways: int) -> int:
     if request.num_logprobs is not None:
         return 1
-    if ways > 2 and reads_lists(request):
+    if ways > 2 and _reads_lists(logits, request):
         return 2
     return int(is_active(request))
+
+
+def _reads_lists(logits: torch.Tensor, request: SelectionRequest) -> bool:
+    """A beam reads lists of any length: in its dense way all rows' candidates are sorted."""
+    if isinstance(request.choice, TopK):
+        return reads_lists(request)
+    return logits.device.type == "cpu" and reads_short_lists(request, logits.shape[1])
 
 
 def _serve_together(

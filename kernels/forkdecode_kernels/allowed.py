@@ -80,6 +80,22 @@ def count_open(lists: TokenLists) -> int:
     return cpu.count_open(lists.start, lists.stop, lists.ends)
 
 
+def lists_of_bits(words: NDArray[np.uint32], vocab: int, longest: int) -> TokenLists | None:
+    """The tokens that `keep_bits` would keep, as lists; None where a row has more than `longest`."""
+    if words.shape[1] != -(-vocab // 32):
+        raise ValueError(f"a mask of {vocab} bits can't be {words.shape}")
+    beyond = vocab % 32
+    if beyond and (words[:, -1] >> np.uint32(beyond)).any():
+        words = words.copy()
+        words[:, -1] &= np.uint32((1 << beyond) - 1)
+    found = cpu.lists_of_bits(words, longest)
+    if found is None:
+        return None
+    tokens, edges = found
+    none, nowhere = np.empty(0, np.bool_), np.zeros(len(words), np.bool_)
+    return TokenLists(tokens, edges[:-1], edges[1:], none, nowhere, np.empty(0, np.int64))
+
+
 def _rows(
     lists: TokenLists,
 ) -> tuple[

@@ -82,10 +82,17 @@ def filtered_draw(
         threads=threads,
     )
     dense = torch.from_numpy(out.distribution) if distribution else None
-    source = _source(draws)
-    at = torch.from_numpy(draws.rows[source]), torch.from_numpy(np.maximum(out.tokens, 0))
-    raw = _raw(logits[at].double().numpy(), out.logsumexp[source], out.tokens)
+    raw = raw_logprobs_of(logits, draws, out.logsumexp, out.tokens)
     return Draws(out.tokens, out.logprobs, raw, out.logsumexp, out.status, dense)
+
+
+def raw_logprobs_of(
+    logits: torch.Tensor, draws: DrawRows, logsumexp: NDArray[np.float64], tokens: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """[N] log_softmax of the logits as they came, of the drawn tokens; on the CPU."""
+    source = _source(draws)
+    at = torch.from_numpy(draws.rows[source]), torch.from_numpy(np.maximum(tokens, 0))
+    return _raw(logits[at].double().numpy(), logsumexp[source], tokens)
 
 
 def gpu_draws(

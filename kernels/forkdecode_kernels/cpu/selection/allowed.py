@@ -74,6 +74,48 @@ def count_open(start: I64, stop: I64, ends: Bools) -> int:
     return int(_count_open(*map(read_only, (start, stop, ends))))
 
 
+def lists_of_bits(words: U32, longest: int) -> tuple[I32, I64] | None:
+    """See forkdecode_kernels.allowed: tokens, and where each row's begin."""
+    edges = np.zeros(len(words) + 1, np.int64)
+    words = read_only(words)
+    if not _count_bits(words, longest, edges):
+        return None
+    tokens = np.empty(int(edges[-1]), np.int32)
+    _list_bits(words, edges, tokens)
+    return tokens, edges
+
+
+@entry
+def _count_bits(words: U32, longest: int, edges: I64) -> bool:
+    """Where each row's tokens begin among all -> edges [R + 1]; whether no row has more than `longest`."""
+    for r in range(words.shape[0]):
+        count = 0
+        for w in range(words.shape[1]):
+            word = words[r, w]
+            while word != np.uint32(0):
+                word &= word - np.uint32(1)
+                count += 1
+            if count > longest:
+                return False
+        edges[r + 1] = edges[r] + count
+    return True
+
+
+@entry
+def _list_bits(words: U32, edges: I64, tokens: I32) -> None:
+    for r in range(words.shape[0]):
+        n = edges[r]
+        for w in range(words.shape[1]):
+            word = words[r, w]
+            t = np.int32(32 * w)
+            while word != np.uint32(0):
+                if word & np.uint32(1):
+                    tokens[n] = t
+                    n += 1
+                word >>= np.uint32(1)
+                t += np.int32(1)
+
+
 @entry
 def _keep_listed(
     values: F32, tokens: I32, start: I64, stop: I64, ends: Bools, also: Bools, also_ids: I64, skips: bool

@@ -15,10 +15,9 @@ from forkdecode_kernels.cpu.selection.filters import (
     gather_top_k,
     keep_min_p,
     keep_top_p,
-    keep_typical,
     top_p_floor,
 )
-from forkdecode_kernels.cpu.selection.jit import entry, inlined
+from forkdecode_kernels.cpu.selection.jit import entry, inlined, kernel
 from forkdecode_kernels.cpu.selection.parallel import for_each_block
 from forkdecode_kernels.cpu.selection.rows import (
     CHUNK,
@@ -33,6 +32,7 @@ from forkdecode_kernels.cpu.selection.rows import (
     unordered,
 )
 from forkdecode_kernels.cpu.selection.scratch import Scratch, make_scratch
+from forkdecode_kernels.cpu.selection.typical import LISTED, count_from, gather_typical, keep_typical
 
 ROWS_PER_BLOCK = 8
 
@@ -178,7 +178,7 @@ def _sampled_row(
     _draw_listed(row, at, maximum, scale, n, offsets, uniform, out, scratch)
 
 
-@inlined
+@kernel
 def _survivors(
     row: F32,
     at: int,
@@ -189,14 +189,17 @@ def _survivors(
     settings: Settings,
     scratch: Scratch,
 ) -> int:
-    top_p, min_p = settings.top_p[at], settings.min_p[at]
+    top_p, min_p, typical_p = settings.top_p[at], settings.min_p[at], settings.typical_p[at]
+    exps = scratch.exps[: row.shape[0]]
+    typical_alone = not short and top_p >= 1.0 and typical_p < 1.0
+    if typical_alone and count_from(exps, min_p) * LISTED > row.shape[0]:
+        return gather_typical(row, maximum, scale, min_p, typical_p, scratch)
     if short:
         n = gather_top_k(row, settings.top_k[at], maximum, scale, scratch)
         total = np.float64(0.0)
         for j in range(n):
             total += np.float64(scratch.weights[j])
     else:
-        exps = scratch.exps[: row.shape[0]]
         floor = min_p
         if top_p < 1.0:
             floor = max(floor, top_p_floor(exps, total, top_p))
@@ -205,8 +208,8 @@ def _survivors(
         n = keep_top_p(n, top_p * total, scratch)
     if min_p > 0.0:
         n = keep_min_p(n, min_p, scratch)
-    if settings.typical_p[at] < 1.0:
-        n = keep_typical(row, maximum, scale, n, settings.typical_p[at], scratch)
+    if typical_p < 1.0:
+        n = keep_typical(row, maximum, scale, n, typical_p, scratch)
     return n
 
 
@@ -234,17 +237,22 @@ def _draw_listed(
             z = np.float64((row[ids[j]] - maximum) * scale)
             out.distribution[at, ids[j]] = np.float32(z - log_total)
     for child in range(offsets[at], offsets[at + 1]):
-        target = uniform[child] * total
-        low, high = 0, n - 1
-        while low < high:
-            middle = (low + high) // 2
-            if cumulative[middle] > target:
-                high = middle
-            else:
-                low = middle + 1
-        token = ids[low]
+        token = ids[place_in(cumulative[:n], uniform[child] * total)]
         out.tokens[child] = token
         out.logprobs[child] = np.float32(np.float64((row[token] - maximum) * scale) - log_total)
+
+
+@kernel
+def place_in(cumulative: F64, target: np.float64) -> int:
+    """The first place whose cumulative weight exceeds target, or the last."""
+    low, high = 0, cumulative.shape[0] - 1
+    while low < high:
+        middle = (low + high) // 2
+        if cumulative[middle] > target:
+            high = middle
+        else:
+            low = middle + 1
+    return low
 
 
 @inlined

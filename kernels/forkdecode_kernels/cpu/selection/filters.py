@@ -18,12 +18,11 @@ F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]
 
 BISECTIONS = 6
-STRIP = 16
+STRIP = 32
 """Tokens that are skipped together when none is wanted."""
 SMALLEST = np.float32(1e-45)
 
 _SIGN = np.uint32(0x80000000)
-_INFINITY = np.uint32(0x7F800000)
 
 
 @kernel
@@ -101,17 +100,22 @@ def gather_above(
             continue
         for start in range(t * TILE, min(size, (t + 1) * TILE), STRIP):
             strip = exps[start : min(size, start + STRIP)]
-            hit = False
-            if strip.shape[0] == STRIP:
-                for i in range(STRIP):
-                    hit |= strip[i] >= lowest
-                if not hit:
-                    continue
+            if not _any_from(strip, lowest):
+                continue
             for i in range(strip.shape[0]):
                 ids[n] = np.int32(start + i)
                 weights[n] = strip[i]
                 n += np.uint64(strip[i] >= lowest)
     return int(np.int64(n))
+
+
+@kernel
+def _any_from(strip: F32, lowest: np.float32) -> bool:
+    # Not over STRIP tokens by name: unrolled for a known number they are compared one by one.
+    hit = np.int32(0)
+    for i in range(strip.shape[0]):
+        hit |= np.int32(strip[i] >= lowest)
+    return bool(hit != 0)
 
 
 @kernel
@@ -148,30 +152,4 @@ def keep_min_p(n: int, min_p: np.float64, scratch: Scratch) -> int:
         ids[kept] = ids[j]
         weights[kept] = w
         kept += 1 if w >= min_p else 0
-    return kept
-
-
-@kernel
-def keep_typical(
-    row: F32, maximum: np.float32, scale: np.float32, n: int, mass: np.float64, scratch: Scratch
-) -> int:
-    """Keep the tokens whose surprise is nearest to the entropy, up to `mass` (ties at the edge all stay)."""
-    ids, weights, keys = scratch.ids, scratch.weights, scratch.keys
-    total = np.float64(0.0)
-    mean = np.float64(0.0)
-    for j in range(n):
-        w = np.float64(weights[j])
-        total += w
-        mean += w * np.float64((row[ids[j]] - maximum) * scale)
-    # surprise = log(total) - z and entropy = log(total) - mean(z): their difference needs no log.
-    mean /= total
-    for j in range(n):
-        distance = np.float32(abs(mean - np.float64((row[ids[j]] - maximum) * scale)))
-        keys[j] = _INFINITY - np.float32(distance).view(np.uint32)
-    edge, _ = crossing(keys[:n], weights[:n], mass * total, scratch.spare_keys, scratch.spare_weights)
-    kept = 0
-    for j in range(n):
-        ids[kept] = ids[j]
-        weights[kept] = weights[j]
-        kept += 1 if keys[j] >= edge else 0
     return kept

@@ -56,9 +56,8 @@ def listed_topk(logits: torch.Tensor, lists: Lists, base: F32, k: int, threads: 
     """See forkdecode_kernels.listed_topk; logits [R, V] are one group's."""
     source = as_numpy(logits)
     count = len(source)
-    tokens, ends, also_ids = map(read_only, (lists.tokens, lists.ends, np.unique(lists.also_ids)))
-    start, stop, also, base = map(read_only, (lists.start, lists.stop, lists.also, base))
-    skips = lists.without_ends and len(ends) > 0
+    tokens, start, stop, ends, also, also_ids, skips = readable(lists)
+    base = read_only(base)
     room = _room(lists)
     ready = is_ready(source)
     parts: list[tuple[I64, F32] | None] = [None] * -(-count // ROWS_PER_BLOCK)
@@ -97,6 +96,13 @@ def listed_topk(logits: torch.Tensor, lists: Lists, base: F32, k: int, threads: 
     row, token, entry = places[:, best]
     score, logprob = numbers[:, best]
     return Found(row, token, entry, score, logprob, True)
+
+
+def readable(lists: Lists) -> tuple[I32, I64, I64, Bools, Bools, I64, bool]:
+    """tokens, start, stop, ends, also, also_ids ascending, as kernels take them; whether any is skipped."""
+    tokens, ends, also_ids = map(read_only, (lists.tokens, lists.ends, np.unique(lists.also_ids)))
+    start, stop, also = map(read_only, (lists.start, lists.stop, lists.also))
+    return tokens, start, stop, ends, also, also_ids, lists.without_ends and len(ends) > 0
 
 
 def _room(lists: Lists) -> I64:

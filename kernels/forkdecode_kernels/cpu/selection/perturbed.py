@@ -24,6 +24,7 @@ GUMBEL_STREAM = 0xF3
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
+I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 U32 = NDArray[np.uint32]
 U64 = NDArray[np.uint64]
@@ -63,12 +64,17 @@ def perturbed_topk(
         return work
 
     for_each_block(count, ROWS_PER_BLOCK, threads, make_work)
-    row = np.repeat(np.arange(count), found)
-    listed = np.arange(most) < found[:, None]
+    row, token, value = in_order(tokens, values, found)
+    return row, token, logprobs[row, token], value
+
+
+def in_order(tokens: I64, values: F64, found: I64) -> tuple[I64, I64, F64]:
+    """row, token, value [N] of the first found[r] of each row, the best first; of equals the lower token."""
+    row = np.repeat(np.arange(len(found)), found)
+    listed = np.arange(tokens.shape[1]) < found[:, None]
     token, value = tokens[listed], values[listed]
     order = np.lexsort((token, -value, row))
-    token = token[order]
-    return row, token, logprobs[row, token], value[order]
+    return row, token[order], value[order]
 
 
 @entry
@@ -89,7 +95,7 @@ def _rows(
     for r in range(logprobs.shape[0]):
         n = _race(logprobs[r], lineage[r], np.uint64(position[r]), k[r], words, bits, tokens[r], values[r])
         found[r] = n
-        _condition(values[r, :n], base[r], maximum[r])
+        condition(values[r, :n], base[r], maximum[r])
 
 
 @inlined
@@ -104,39 +110,82 @@ def _race(
         strip = row[start : start + STRIP]
         if not _any_listed(strip):
             continue
-        _random_bits(key, counter, start, words, bits[: strip.shape[0]])
+        for i in range(strip.shape[0]):
+            words[3, i] = np.uint32(start + i)
+        _random_bits(key, counter, words, bits[: strip.shape[0]])
         if n == k and not _any_reaching(strip, bits, reach):
             continue
         for i in range(strip.shape[0]):
-            logprob = strip[i]
-            if logprob < LEAST:
-                continue
-            uniform = (np.float64(bits[i] >> np.uint64(12)) + 0.5) * 2.0**-52
-            if n == k and 1.0 - uniform > np.float64(exponential(logprob)) * reach:
-                continue
-            value = np.float64(logprob) - math.log(-math.log(uniform))
-            if n < k:
-                heap[n], tokens[n] = value, start + i
-                n += 1
-                _rise(heap, tokens, n - 1)
-            elif value > heap[0]:
-                heap[0], tokens[0] = value, start + i
-                _sink(heap, tokens, n)
-            if n == k:
-                # With a margin for the exponentials, which err by 1e-7.
-                reach = math.exp(-heap[0]) * 1.00001
+            n, reach = _offered(strip[i], bits[i], np.int64(start + i), n, k, reach, tokens, heap)
     return n
 
 
 @kernel
-def _random_bits(key: np.uint64, counter: np.uint64, start: int, words: U32, out: U64) -> None:
-    """The random words of tokens start .. under stream GUMBEL_STREAM: Philox4x32-10, round by round, so
-    that the tokens of a strip go side by side. words [4, STRIP]: the state."""
+def race_listed(
+    ids: I32,
+    logprobs: F32,
+    key: np.uint64,
+    counter: np.uint64,
+    k: int,
+    words: U32,
+    bits: U64,
+    tokens: I64,
+    heap: F64,
+) -> int:
+    """What `_race` does of tokens ids with these log-probabilities: the same noise for each."""
+    n = 0
+    reach = math.inf
+    for start in range(0, ids.shape[0], STRIP):
+        strip = ids[start : start + STRIP]
+        for i in range(strip.shape[0]):
+            words[3, i] = np.uint32(strip[i])
+        _random_bits(key, counter, words, bits[: strip.shape[0]])
+        for i in range(strip.shape[0]):
+            token = np.int64(strip[i])
+            n, reach = _offered(logprobs[start + i], bits[i], token, n, k, reach, tokens, heap)
+    return n
+
+
+@kernel
+def _offered(
+    logprob: np.float32,
+    word: np.uint64,
+    token: np.int64,
+    n: int,
+    k: int,
+    reach: float,
+    tokens: I64,
+    heap: F64,
+) -> tuple[int, float]:
+    """The heap's new size and reach after a token that may win or not."""
+    if logprob < LEAST:
+        return n, reach
+    uniform = (np.float64(word >> np.uint64(12)) + 0.5) * 2.0**-52
+    if n == k and 1.0 - uniform > np.float64(exponential(logprob)) * reach:
+        return n, reach
+    value = np.float64(logprob) - math.log(-math.log(uniform))
+    if n < k:
+        heap[n], tokens[n] = value, token
+        n += 1
+        _rise(heap, tokens, n - 1)
+    elif value > heap[0]:
+        heap[0], tokens[0] = value, token
+        _sink(heap, tokens, n)
+    if n == k:
+        # With a margin for the exponentials, which err by 1e-7.
+        reach = math.exp(-heap[0]) * 1.00001
+    return n, reach
+
+
+@kernel
+def _random_bits(key: np.uint64, counter: np.uint64, words: U32, out: U64) -> None:
+    """The random words of the tokens in words[3] under stream GUMBEL_STREAM: Philox4x32-10, round by round,
+    so that the tokens of a strip go side by side. words [4, STRIP]: the state."""
     n = out.shape[0]
     x0, x1, x2, x3 = words[0, :n], words[1, :n], words[2, :n], words[3, :n]
     for i in range(n):
         x0[i], x1[i] = np.uint32(counter & _LOW), np.uint32(counter >> _SHIFT)
-        x2[i], x3[i] = np.uint32(GUMBEL_STREAM), np.uint32(start + i)
+        x2[i] = np.uint32(GUMBEL_STREAM)
     k0, k1 = np.uint32(key & _LOW), np.uint32(key >> _SHIFT)
     for _ in range(10):
         for i in range(n):
@@ -207,8 +256,8 @@ def _sink(heap: F64, tokens: I64, n: int) -> None:
         at = below
 
 
-@inlined
-def _condition(values: F64, base: np.float64, maximum: np.float64) -> None:
+@kernel
+def condition(values: F64, base: np.float64, maximum: np.float64) -> None:
     """Perturbed log-probabilities, and the condition on them (Kool et al. 2019, appendix B.3), in place."""
     best = np.float64(-np.inf)
     for i in range(values.shape[0]):

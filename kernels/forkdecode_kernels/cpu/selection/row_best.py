@@ -110,7 +110,7 @@ def _best(
 
 
 @kernel
-def _key(value: np.float32, shift: np.float64, base: np.float32) -> np.uint32:
+def score_key(value: np.float32, shift: np.float64, base: np.float32) -> np.uint32:
     """A candidate's score as an integer that orders the same way; + 0 makes -0 and 0 one."""
     logprob = np.float32(np.float64(value) - shift)
     return np.uint32(ordered(np.float32(base + logprob) + np.float32(0.0))) ^ np.uint32(0x80000000)
@@ -133,7 +133,7 @@ def _bound(
     if count < k:
         return np.uint32(nothing + np.uint32(1))
     for t in range(count):
-        keys[t] = _key(unordered(tiles[t]), shift, base)
+        keys[t] = score_key(unordered(tiles[t]), shift, base)
     floor, _ = crossing(keys[:count], ones[:count], np.float64(k), spare, spare_ones)
     return max(floor, np.uint32(nothing + np.uint32(1)))
 
@@ -145,10 +145,10 @@ def _reaching(
     """The candidates of keys from `floor` up, in the order of tokens -> keys, tokens; their number."""
     n = 0
     for t in range(tiles.shape[0]):
-        if _key(unordered(tiles[t]), shift, base) < floor:
+        if score_key(unordered(tiles[t]), shift, base) < floor:
             continue
         for j in range(t * TILE, min((t + 1) * TILE, row.shape[0])):
-            key = _key(row[j], shift, base)
+            key = score_key(row[j], shift, base)
             if key >= floor:
                 keys[n] = key
                 tokens[n] = np.uint32(j)

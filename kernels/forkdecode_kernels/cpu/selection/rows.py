@@ -122,7 +122,7 @@ def exponential(z: np.float32) -> np.float32:
 
 
 @kernel
-def _fold(buffer: F32) -> np.float32:
+def fold(buffer: F32) -> np.float32:
     """The sum of CHUNK values, which are overwritten: the upper half onto the lower, again and again.
 
     Additions side by side vectorise in strict arithmetic, and always in this order. A loop that the
@@ -146,7 +146,7 @@ def sum_exponentials(row: F32, maximum: np.float32) -> np.float64:
         for i in range(values.shape[0]):
             buffer[i] = exponential(values[i] - maximum)
         buffer[values.shape[0] :] = np.float32(0.0)
-        total += np.float64(_fold(buffer))
+        total += np.float64(fold(buffer))
     return total
 
 
@@ -164,7 +164,7 @@ def exponentials(
             exps[i] = e
             buffer[i] = e
         buffer[values.shape[0] :] = np.float32(0.0)
-        sums[c] = np.float64(_fold(buffer))
+        sums[c] = np.float64(fold(buffer))
         total += sums[c]
     return total
 
@@ -179,7 +179,7 @@ def sum_below(weights: F32, bound: np.float32) -> np.float64:
         for i in range(values.shape[0]):
             buffer[i] = values[i] if values[i] < bound else np.float32(0.0)
         buffer[values.shape[0] :] = np.float32(0.0)
-        total += np.float64(_fold(buffer))
+        total += np.float64(fold(buffer))
     return total
 
 

@@ -14,7 +14,8 @@ class Scratch(NamedTuple):
     """tiles [tiles]; sums [chunks]; the rest [V + 1]: a list entry is written before it is known to stay.
 
     tiles: ordered maxima; exps, sums: exponentials and their chunk sums; ids, weights: the list of
-    survivors; keys and the spares: for `threshold.crossing`; cumulative: of the survivors' weights.
+    survivors; keys and the spares: for `threshold.crossing`; distances: for `typical`; cumulative: of the
+    survivors' weights.
     """
 
     tiles: NDArray[np.int32]
@@ -25,6 +26,7 @@ class Scratch(NamedTuple):
     keys: NDArray[np.uint32]
     spare_keys: NDArray[np.uint32]
     spare_weights: NDArray[np.float32]
+    distances: NDArray[np.float32]
     cumulative: NDArray[np.float64]
 
 
@@ -39,6 +41,7 @@ def make_scratch(vocab: int) -> Scratch:
         np.empty(size, np.float32),
         np.empty(size, np.uint32),
         np.empty(size, np.uint32),
+        np.empty(size, np.float32),
         np.empty(size, np.float32),
         np.empty(size, np.float64),
     )
