@@ -29,9 +29,9 @@ def parity(results: list[Result]) -> str:
 def summary(results: Mapping[str, list[Result]]) -> str:
     """A row for each claim that has records."""
     rows = [
-        [claim, say(results[benchmark]), f"`python -m benchmarks.{command}`"]
+        [claim, number, f"`python -m benchmarks.{command}`"]
         for claim, benchmark, say, command in CLAIMS
-        if results.get(benchmark)
+        if results.get(benchmark) and (number := say(results[benchmark]))
     ]
     return table(["claim", "number", "command"], rows)
 

@@ -157,6 +157,8 @@ def test_the_summary_has_what_there_are_records_for() -> None:
     ]  # fmt: skip
     assert all(row[2].startswith("`python -m benchmarks.") for row in rows)
     assert span([3, 1], "d") == "1 to 3"
+    other = {"step_profile": [{"workload": "greedyx16", "dtype": "float32", "ms": {"qkv": 99.0}}]}
+    assert cells(summary(other)) == []
 
 
 def test_the_summary_says_what_the_engine_s_records_say() -> None:
