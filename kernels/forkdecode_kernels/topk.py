@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from forkdecode_kernels.cpu.selection import topk as cpu
+from forkdecode_kernels.cpu.selection.row_best import best_of_rows
 from forkdecode_kernels.reference import logsumexp as reference_sums
 from forkdecode_kernels.reference import topk as reference
 
@@ -105,7 +106,10 @@ def row_topk(
     base = np.zeros(count, np.float32)
     _check(logits, groups, base)
     if logits.device.type == "cpu":
-        row, _, token, _, logprob, _ = _cpu_flat(logits, groups, base, normalized, threads)
+        each = np.arange(count)
+        row, token, _, logprob, _ = best_of_rows(
+            logits, each, groups.k, base, normalized=normalized, threads=threads
+        )
         rank = cpu.ranks(row)
         ids[row, rank], logprobs[row, rank] = token, logprob
         return ids, logprobs
