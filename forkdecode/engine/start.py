@@ -19,7 +19,7 @@ from forkdecode.engine.journal import Journal, Run
 from forkdecode.engine.rotation import Rotation
 from forkdecode.engine.sizing import Capacity, size_pool
 from forkdecode.engine.thread import EngineThread
-from forkdecode.model.info import DTYPE_BYTES, ModelInfo
+from forkdecode.model.info import ModelInfo
 from forkdecode.model.kv_cache import bytes_per_block
 from forkdecode.model.loader import LoadedModel
 from forkdecode.model.runner import Runner
@@ -90,12 +90,11 @@ def build_engine(
         warm_up(threads)
         trie.warm_up()
     balance = _CPU_FLOPS_PER_BYTE if device.type == "cpu" else _GPU_FLOPS_PER_BYTE
-    weights = info.weight_bytes // DTYPE_BYTES[info.dtype]
     run = Run(
         config,
         capacity.num_blocks,
         capacity.host_slots,
-        PreemptionCost.of(weights, block_bytes, balance),
+        PreemptionCost.of(info.num_weights, block_bytes, balance),
         hashlib.sha256(repr((info, config.block_size)).encode()).digest(),
         info,
         version("forkdecode"),

@@ -13,7 +13,8 @@ class ModelInfo:
     kv_shapes: per layer (K kv heads, D head_dim) of its keys and values alike. windows: per layer
     how many tokens, the query's own included, a query sees at most; None for all before it.
     dtype: "float32", "bfloat16" or "float16", of weights and KV cache. eos_ids come from
-    generation_config and may be empty. weight_bytes counts tied weights once.
+    generation_config and may be empty. num_weights counts tied weights once; how many
+    bytes they take is up to the runner, which may store some in half of what dtype takes.
     """
 
     name: str
@@ -23,7 +24,7 @@ class ModelInfo:
     kv_shapes: tuple[tuple[int, int], ...]
     windows: tuple[int | None, ...]
     dtype: str
-    weight_bytes: int
+    num_weights: int
 
     def __post_init__(self) -> None:
         if len(self.kv_shapes) != len(self.windows):

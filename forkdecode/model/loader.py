@@ -105,7 +105,7 @@ def _ready(
         kv_shapes=seen.kv_shapes,
         windows=seen.windows,
         dtype=dtype,
-        weight_bytes=sum(p.numel() * p.element_size() for p in opened.parameters()),
+        num_weights=sum(p.numel() for p in opened.parameters()),
     )
     return LoadedModel(opened, tokenizer, info)
 
