@@ -164,7 +164,8 @@ class EventStream:
         self.close()
 
     def __del__(self) -> None:
-        self._handle.cancel()
+        if hasattr(self, "_handle"):  # else a copy that could not be made
+            self._handle.cancel()
 
 
 class AsyncHandle:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import grpc
 
@@ -50,6 +50,13 @@ class Transport:
         self._trees: set[TreeCall] = set()
         self._endings: set[asyncio.Task[None]] = set()
         self._closed = False
+
+    def __reduce__(self) -> NoReturn:
+        """All that a client hands out holds its connection, which is of one process."""
+        raise TypeError(
+            "a connection cannot be copied or sent to another process, nor what holds it (a client, handle, stream "
+            "or tree): make a client of its own there"
+        )
 
     def start(self, letter: Letter, put: Put, timeout: float | None) -> asyncio.Task[None]:
         """Sends a request; `put` hears of it until it ends. Cancelling the task ends it with

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
 import hashlib
 import os
+import pickle
 import threading
 from pathlib import Path
 from typing import Any
@@ -405,3 +407,15 @@ def test_tokens_and_tls(engine: LLM, tmp_path: Path) -> None:
                 pytest.raises(UnavailableError),
             ):
                 client.decode("a")
+
+
+def test_what_holds_a_connection_is_neither_pickled_nor_copied_deep(client: Client) -> None:
+    handle = client.submit(PROMPT, max_tokens=2)
+    stream = client.stream(PROMPT, max_tokens=2)
+    with client.tree(PROMPT) as tree:
+        for one in (client, handle, stream, tree, AsyncClient(client.address)):
+            for copied in (pickle.dumps, copy.deepcopy):
+                with pytest.raises(TypeError, match="make a client of its own there"):
+                    copied(one)
+    assert handle.result().candidates
+    stream.close()
