@@ -162,3 +162,17 @@ def test_the_largest_vocabulary_and_k(k: int) -> None:
     for ours, theirs in zip(unpacked(found, 0, k, 262_144), expected, strict=True):
         np.testing.assert_array_equal(ours, theirs.numpy())
     assert expected[1][0] == 262_143
+
+
+@pytest.mark.parametrize("capacity", [None, 256], ids=["fits", "overflows"])
+def test_many_of_many_tiles_by_a_bound(capacity: int | None) -> None:
+    """512 tiles bound the 256 best. With room for no more than these the list overflows, for the bound lets
+    through more."""
+    rows, vocab, k = 8, 64 * 64, 256
+    generator = torch.Generator().manual_seed(8)
+    logits = torch.randn(rows, vocab, generator=generator).round(decimals=2).to(torch.float16)
+    base = torch.randn(rows, generator=generator)
+    found = run(logits, [rows], [k], base.numpy(), normalized=True, tile=64, capacity=capacity)
+    expected = group_topk(logits.float(), base, torch.zeros(rows, dtype=torch.float64), k)
+    for ours, theirs in zip(unpacked(found, 0, k, vocab), expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs.numpy())
