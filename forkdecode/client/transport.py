@@ -54,8 +54,8 @@ class Transport:
     def __reduce__(self) -> NoReturn:
         """All that a client hands out holds its connection, which is of one process."""
         raise TypeError(
-            "a connection cannot be copied or sent to another process, nor what holds it (a client, handle, stream "
-            "or tree): make a client of its own there"
+            "a connection cannot be copied or sent to another process, nor what holds it (a client, handle, "
+            "stream or tree): make a client of its own there"
         )
 
     def start(self, letter: Letter, put: Put, timeout: float | None) -> asyncio.Task[None]:
