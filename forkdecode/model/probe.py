@@ -182,5 +182,14 @@ def _windows(name: str, model: PreTrainedModel, layers: list[_Layer]) -> tuple[i
             window = getattr(config, "sliding_window", None)
             if window is None:
                 raise refuse(name, "it has sliding layers without a window size")
+        if window is None and layer_type is None:
+            _check_no_window(name, config)
         windows.append(None if window is None else int(window))
     return tuple(windows)
+
+
+def _check_no_window(name: str, config: Any) -> None:
+    """Moshi's attention is handed no window, but transformers' cache drops what has left the config's."""
+    window = getattr(config, "sliding_window", None)
+    if window is not None and window < (getattr(config, "max_position_embeddings", None) or window + 1):
+        raise refuse(name, f"its config has a sliding window of {window}, which its attention is not handed")

@@ -258,3 +258,13 @@ def test_infinite_weights_are_seen() -> None:
     model.lm_head.weight.data.fill_(float("nan"))
     with pytest.raises(ModelLoadError, match="NaN or infinite logits"):
         probe("nan", model)
+
+
+def test_a_window_that_attention_is_not_handed_is_seen() -> None:
+    config = llama_config()
+    config.sliding_window = 16
+    torch.manual_seed(0)
+    with pytest.raises(ModelLoadError, match="a sliding window of 16, which its attention is not handed"):
+        probe("windowed", LlamaForCausalLM(config))
+    config.sliding_window = config.max_position_embeddings
+    assert probe("windowed", LlamaForCausalLM(config)).windows == (None, None)
