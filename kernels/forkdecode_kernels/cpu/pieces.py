@@ -98,9 +98,14 @@ overload(tokens_at, strict=False)(_tokens_at)
 @kernel
 def _copy(cache: Stored, table: I32, start: int, stop: int, buffer: F32) -> tuple[int, int]:
     size = cache.shape[1]
-    for t in range(start, stop):
-        for d in range(cache.shape[2]):
-            buffer[t - start, d] = widen(cache[table[t // size], t % size, d])
+    t = start
+    while t < stop:
+        number, offset = table[t // size], t % size
+        n = min(size - offset, stop - t)
+        for i in range(n):  # the block is looked up outside the loop over a line, which then becomes vectors
+            for d in range(cache.shape[2]):
+                buffer[t - start + i, d] = widen(cache[number, offset + i, d])
+        t += n
     address: int = buffer.ctypes.data
     return address, stop - start
 
