@@ -90,7 +90,7 @@ def light_install() -> list[str]:
     """The packages that docs/client.md names, and README.md too."""
     root = Path(__file__).parents[1]
     text = (root / "docs" / "client.md").read_text()
-    match = re.search(r"pip install --no-deps forkdecode\n\$ python -m pip install (.*)\n", text)
+    match = re.search(r"pip install --no-deps \.\n\$ python -m pip install (.*)\n", text)
     assert match is not None
     assert match[0] in (root / "README.md").read_text()
     return match[1].replace("'", "").split()
