@@ -130,16 +130,6 @@ class BlockTable:
                 self._counted = self._num_trunk + int(np.count_nonzero(one_each)), last
         return self._counted
 
-    def unique_tokens(self, begin: int = 0) -> int:
-        """How many different tokens the rows hold together from `begin` on, where a block begins."""
-        unique, last = self._counted or self.counts()
-        size = self._block_size
-        columns = begin // size - self._num_trunk
-        if columns > 0:
-            rest = self.pool.occurrences.one_each(self.tails[:, columns:].ravel())
-            unique, begin = int(np.count_nonzero(rest)), 0
-        return unique * size - begin - last * (-self.length % size)
-
     @property
     def head(self) -> int | None:
         """The first block that every row shares."""

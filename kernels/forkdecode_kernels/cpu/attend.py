@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forkdecode_kernels.attention_work import I32
-from forkdecode_kernels.cpu.half import Stored, narrow, widen
+from forkdecode_kernels.cpu.half import Stored, widen
+from forkdecode_kernels.cpu.heads import hand_over
 from forkdecode_kernels.cpu.pieces import F32, PIECE, Scratch, cap, together, tokens_at
 from forkdecode_kernels.cpu.selection.jit import entry, kernel
 from forkdecode_kernels.cpu.tile import product
@@ -87,13 +88,13 @@ def attend(
     """
     kv_heads, size, dim = kv.shape[1], kv.shape[3], kv.shape[4]
     heads = query.shape[0] // kv_heads
-    lines, across, out, state = scratch.lines, scratch.across, scratch.out, scratch.state
+    lines, across, state = scratch.lines, scratch.across, scratch.state
     for item in range(begin, end):
         token, rows, trunk_blocks, trunk_at, tails_at, columns, hidden, context = groups[item // kv_heads]
         head = item % kv_heads
         keys, values = kv[0, head], kv[1, head]
         count = rows * heads
-        out[:count] = np.float32(0.0)
+        scratch.out[:count] = np.float32(0.0)
         for m in range(count):
             h, t = head * heads + m % heads, token + m // heads
             for d in range(dim):
@@ -113,8 +114,4 @@ def attend(
                 _alone(keys, values, trunk, seen, shared, r * heads, softcap, scratch)
             tail = blocks[tails_at + r * columns : tails_at + (r + 1) * columns]
             _alone(keys, values, tail, max(hidden - shared, 0), context - shared, r * heads, softcap, scratch)
-        for m in range(count):
-            norm = np.float32(1.0) / state[1, m]
-            h, t = head * heads + m % heads, token + m // heads
-            for d in range(dim):
-                result[t, h, d] = narrow(out[m, d] * norm, result[t, h, d])
+        hand_over(scratch, count, token, head, result)

@@ -15,14 +15,9 @@ from numpy.typing import NDArray
 from forkdecode_kernels.attention_work import I32
 from forkdecode_kernels.cpu.attend import attend
 from forkdecode_kernels.cpu.half import stored
+from forkdecode_kernels.cpu.heads import QUERY_ROWS, for_each_item, settings_of
 from forkdecode_kernels.cpu.pieces import make_scratch
-from forkdecode_kernels.cpu.selection.parallel import for_each_block
 from forkdecode_kernels.cpu.tables import Tables
-
-QUERY_ROWS = 96
-"""Query rows of a kv head that read a block together."""
-THREAD_WORK = 3_000_000
-"""Multiplications worth a thread of their own: waking one takes tens of microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +73,10 @@ def run_rows(
     kv_heads, dim = kv.shape[1], kv.shape[4]
     group_size = len(query) // kv_heads
     arrays = (stored(query), stored(kv), stored(out), plan.groups, plan.blocks)
-    sink = np.empty(0, np.float32) if sinks is None else sinks.float().numpy()
-    scaling, cap = np.float32(scale), np.float32(0.0 if softcap is None else softcap)
+    settings = settings_of(scale, softcap, sinks)
 
     def make_work() -> Callable[[int, int], None]:
         scratch = make_scratch(plan.query_rows, group_size, kv.shape[3], dim)
-        return lambda first, last: attend(*arrays, scaling, cap, sink, scratch, first, last)
+        return lambda first, last: attend(*arrays, *settings, scratch, first, last)
 
-    threads = min(torch.get_num_threads(), max(1, plan.products * kv_heads * dim * 2 // THREAD_WORK))
-    items = len(plan.groups) * kv_heads
-    for_each_block(items, 1 if threads > 1 else items, threads, make_work)
+    for_each_item(len(plan.groups) * kv_heads, plan.products * kv_heads * dim * 2, make_work)

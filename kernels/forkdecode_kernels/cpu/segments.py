@@ -14,15 +14,11 @@ import torch
 from numpy.typing import NDArray
 
 from forkdecode_kernels.attention_work import I32, SegmentLike
-from forkdecode_kernels.cpu.half import Stored, narrow, stored, widen
+from forkdecode_kernels.cpu.half import Stored, stored, widen
+from forkdecode_kernels.cpu.heads import QUERY_ROWS, for_each_item, hand_over, settings_of
 from forkdecode_kernels.cpu.pieces import F32, Scratch, make_scratch, together
 from forkdecode_kernels.cpu.selection.jit import entry
-from forkdecode_kernels.cpu.selection.parallel import for_each_block
 
-QUERY_ROWS = 96
-"""Query rows of a kv head that read a piece together: its scores stay in the second cache level."""
-THREAD_WORK = 3_000_000
-"""Multiplications worth a thread of their own: waking one takes tens of microseconds."""
 # Below every score but -inf: a row that sees nothing of a piece keeps it, and what it sums stays 0.
 _LOWEST = np.float32(np.finfo(np.float32).min)
 
@@ -76,18 +72,13 @@ def run_segments(
     """query [H, T, D], kv [2, K, B, S, D] -> tokens of out [T, H, D]; float32 or bfloat16, on the CPU."""
     kv_heads, dim = kv.shape[1], kv.shape[4]
     arrays = (stored(query), stored(kv), stored(out), plan.tiles, plan.blocks)
-    sink = np.empty(0, np.float32) if sinks is None else sinks.float().numpy()
-    scaling, softness = np.float32(scale), np.float32(0.0 if softcap is None else softcap)
+    settings = settings_of(scale, softcap, sinks)
 
     def make_work() -> Callable[[int, int], None]:
         scratch = make_scratch(plan.query_rows, len(query) // kv_heads, kv.shape[3], dim)
-        return lambda first, last: _attend(
-            *arrays, plan.window, scaling, softness, sink, scratch, first, last
-        )
+        return lambda first, last: _attend(*arrays, plan.window, *settings, scratch, first, last)
 
-    threads = min(torch.get_num_threads(), max(1, plan.products * kv_heads * dim * 2 // THREAD_WORK))
-    items = len(plan.tiles) * kv_heads
-    for_each_block(items, 1 if threads > 1 else items, threads, make_work)
+    for_each_item(len(plan.tiles) * kv_heads, plan.products * kv_heads * dim * 2, make_work)
 
 
 @entry
@@ -101,11 +92,11 @@ def _attend(
     """
     kv_heads, dim = kv.shape[1], kv.shape[4]
     heads = query.shape[0] // kv_heads
-    across, out, state = scratch.across, scratch.out, scratch.state
+    across, state = scratch.across, scratch.state
     for item in range(begin, end):
         token, tokens, position, table_at = tiles[item // kv_heads]
         head, count = item % kv_heads, tokens * heads
-        out[:count] = np.float32(0.0)
+        scratch.out[:count] = np.float32(0.0)
         across[:, count:] = np.float32(0.0)
         for m in range(count):
             h, t = head * heads + m % heads, token + m // heads
@@ -118,8 +109,4 @@ def _attend(
             kv[0, head], kv[1, head], blocks[table_at:], first, position + tokens, position, window, count,
             softcap, scratch,
         )  # fmt: skip
-        for m in range(count):
-            norm = np.float32(1.0) / state[1, m]
-            h, t = head * heads + m % heads, token + m // heads
-            for d in range(dim):
-                result[t, h, d] = narrow(out[m, d] * norm, result[t, h, d])
+        hand_over(scratch, count, token, head, result)

@@ -10,13 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from forkdecode_kernels.cpu.selection.filters import (
-    gather_above,
-    gather_top_k,
-    keep_min_p,
-    keep_top_p,
-    top_p_floor,
-)
+from forkdecode_kernels.cpu.selection.filters import gather_above, gather_top_k, shorten, top_p_floor
 from forkdecode_kernels.cpu.selection.jit import entry, inlined, kernel
 from forkdecode_kernels.cpu.selection.parallel import for_each_block
 from forkdecode_kernels.cpu.selection.rows import (
@@ -32,7 +26,8 @@ from forkdecode_kernels.cpu.selection.rows import (
     unordered,
 )
 from forkdecode_kernels.cpu.selection.scratch import Scratch, make_scratch
-from forkdecode_kernels.cpu.selection.typical import LISTED, count_from, gather_typical, keep_typical
+from forkdecode_kernels.cpu.selection.typical import LISTED, count_from, gather_typical
+from forkdecode_kernels.cpu.selection.weights import accumulate, chunk_in, place_in, scale_of
 
 ROWS_PER_BLOCK = 8
 
@@ -160,7 +155,7 @@ def _sampled_row(
     out: Outputs,
     scratch: Scratch,
 ) -> None:
-    scale = np.float32(min(1.0 / max(settings.temperature[at], 1e-30), 1e30))
+    scale = scale_of(settings.temperature[at])
     top_k, top_p, min_p = settings.top_k[at], settings.top_p[at], settings.min_p[at]
     short = 0 < top_k < row.shape[0]
     total = np.float64(0.0)
@@ -196,21 +191,13 @@ def _survivors(
         return gather_typical(row, maximum, scale, min_p, typical_p, scratch)
     if short:
         n = gather_top_k(row, settings.top_k[at], maximum, scale, scratch)
-        total = np.float64(0.0)
-        for j in range(n):
-            total += np.float64(scratch.weights[j])
+        total = accumulate(n, scratch)
     else:
         floor = min_p
         if top_p < 1.0:
             floor = max(floor, top_p_floor(exps, total, top_p))
         n = gather_above(row.shape[0], floor, maximum, scale, scratch)
-    if top_p < 1.0:
-        n = keep_top_p(n, top_p * total, scratch)
-    if min_p > 0.0:
-        n = keep_min_p(n, min_p, scratch)
-    if typical_p < 1.0:
-        n = keep_typical(row, maximum, scale, n, typical_p, scratch)
-    return n
+    return shorten(row, n, total, maximum, scale, top_p, min_p, typical_p, scratch)
 
 
 @inlined
@@ -226,10 +213,7 @@ def _draw_listed(
     scratch: Scratch,
 ) -> None:
     ids, cumulative = scratch.ids, scratch.cumulative
-    total = np.float64(0.0)
-    for j in range(n):
-        total += np.float64(scratch.weights[j])
-        cumulative[j] = total
+    total = accumulate(n, scratch)
     log_total = math.log(total)
     if out.distribution.shape[0] > 0:
         out.distribution[at, :] = np.float32(-np.inf)
@@ -240,19 +224,6 @@ def _draw_listed(
         token = ids[place_in(cumulative[:n], uniform[child] * total)]
         out.tokens[child] = token
         out.logprobs[child] = np.float32(np.float64((row[token] - maximum) * scale) - log_total)
-
-
-@kernel
-def place_in(cumulative: F64, target: np.float64) -> int:
-    """The first place whose cumulative weight exceeds target, or the last."""
-    low, high = 0, cumulative.shape[0] - 1
-    while low < high:
-        middle = (low + high) // 2
-        if cumulative[middle] > target:
-            high = middle
-        else:
-            low = middle + 1
-    return low
 
 
 @inlined
@@ -280,22 +251,12 @@ def _draw_all(
 @inlined
 def _find(size: int, exps: F32, sums: F64, target: np.float64) -> int:
     """The first token whose cumulative weight exceeds target: by chunk, then inside it."""
-    before = np.float64(0.0)
-    t = 0
-    last = 0
-    while t < sums.shape[0]:
-        if sums[t] > 0.0:
-            last = t
-            if before + sums[t] > target:
-                break
-            before += sums[t]
-        t += 1
-    # Rounding may leave the target a hair beyond the last sum: then it is the last likely token.
+    last, before, inside = chunk_in(sums, target)
     token = last * CHUNK
     for i in range(last * CHUNK, min(size, (last + 1) * CHUNK)):
         if exps[i] > np.float32(0.0):
             token = i
             before += np.float64(exps[i])
-            if t < sums.shape[0] and before > target:
+            if inside and before > target:
                 break
     return token

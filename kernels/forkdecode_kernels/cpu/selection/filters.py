@@ -13,6 +13,7 @@ from forkdecode_kernels.cpu.selection.jit import kernel
 from forkdecode_kernels.cpu.selection.rows import TILE, exponential, ordered, sum_below, unordered
 from forkdecode_kernels.cpu.selection.scratch import Scratch
 from forkdecode_kernels.cpu.selection.threshold import crossing
+from forkdecode_kernels.cpu.selection.typical import keep_typical
 
 F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]
@@ -44,11 +45,29 @@ def gather_top_k(row: F32, k: int, maximum: np.float32, scale: np.float32, scrat
             ids[n] = np.int32(i)
             keys[n] = np.uint32(key) ^ _SIGN
             n += 1 if key >= floor else 0
-    kth = unordered(_kth(n, k, scratch))
-    kept = 0
+    return keep_from(row, n, unordered(_kth(n, k, scratch)), maximum, scale, scratch)
+
+
+@kernel
+def keep_top_k(row: F32, n: int, k: int, maximum: np.float32, scale: np.float32, scratch: Scratch) -> int:
+    """Of the n listed those that gather_top_k would list."""
+    kth = np.float32(-np.inf)
+    if n > k:
+        for j in range(n):
+            scratch.keys[j] = np.uint32(ordered(row[scratch.ids[j]])) ^ _SIGN
+        kth = unordered(_kth(n, k, scratch))
+    return keep_from(row, n, kth, maximum, scale, scratch)
+
+
+@kernel
+def keep_from(
+    row: F32, n: int, lowest: np.float32, maximum: np.float32, scale: np.float32, scratch: Scratch
+) -> int:
+    """Of the n listed those whose logit is not below `lowest`, with their weights; none of -inf."""
+    ids, kept = scratch.ids, 0
     for j in range(n):
         value = row[ids[j]]
-        if value >= kth and value > -np.inf:
+        if value >= lowest and value > -np.inf:
             ids[kept] = ids[j]
             scratch.weights[kept] = exponential((value - maximum) * scale)
             kept += 1
@@ -153,3 +172,18 @@ def keep_min_p(n: int, min_p: np.float64, scratch: Scratch) -> int:
         weights[kept] = w
         kept += 1 if w >= min_p else 0
     return kept
+
+
+@kernel
+def shorten(
+    row: F32, n: int, total: np.float64, maximum: np.float32, scale: np.float32,
+    top_p: np.float64, min_p: np.float64, typical_p: np.float64, scratch: Scratch,
+) -> int:  # fmt: skip
+    """What top-p, min-p and typical sampling, in this order, leave of the n listed, which weigh `total`."""
+    if top_p < 1.0:
+        n = keep_top_p(n, top_p * total, scratch)
+    if min_p > 0.0:
+        n = keep_min_p(n, min_p, scratch)
+    if typical_p < 1.0:
+        n = keep_typical(row, maximum, scale, n, typical_p, scratch)
+    return n

@@ -26,7 +26,7 @@ Bools = NDArray[np.bool_]
 
 
 class Lists(NamedTuple):
-    """The arrays of forkdecode_kernels.allowed.TokenLists."""
+    """The arrays of forkdecode_kernels.allowed.TokenLists; as they come, or as `readable` makes them."""
 
     tokens: I32
     start: I64
@@ -56,9 +56,8 @@ def listed_topk(logits: torch.Tensor, lists: Lists, base: F32, k: int, threads: 
     """See forkdecode_kernels.listed_topk; logits [R, V] are one group's."""
     source = as_numpy(logits)
     count = len(source)
-    tokens, start, stop, ends, also, also_ids, skips = readable(lists)
-    base = read_only(base)
     room = _room(lists)
+    lists, base = readable(lists), read_only(base)
     ready = is_ready(source)
     parts: list[tuple[I64, F32] | None] = [None] * -(-count // ROWS_PER_BLOCK)
     valid = np.empty(count, np.bool_)
@@ -68,21 +67,7 @@ def listed_topk(logits: torch.Tensor, lists: Lists, base: F32, k: int, threads: 
         values = np.asarray(source[own], np.float32) if ready else to_float32(source[own])
         size = int(min(2 * k, room[own].sum()))
         places, numbers = np.empty((3, size), np.int64), np.empty((2, size), np.float32)
-        n = _list_best(
-            values,
-            valid[own],
-            base[own],
-            tokens,
-            start[own],
-            stop[own],
-            ends,
-            also[own],
-            also_ids,
-            skips,
-            k,
-            places,
-            numbers,
-        )
+        n = _list_best(values, valid[own], base[own], rows_of(lists, own), k, places, numbers)
         places[0, :n] += first
         parts[first // ROWS_PER_BLOCK] = (places[:, :n], numbers[:, :n])
 
@@ -98,11 +83,15 @@ def listed_topk(logits: torch.Tensor, lists: Lists, base: F32, k: int, threads: 
     return Found(row, token, entry, score, logprob, True)
 
 
-def readable(lists: Lists) -> tuple[I32, I64, I64, Bools, Bools, I64, bool]:
-    """tokens, start, stop, ends, also, also_ids ascending, as kernels take them; whether any is skipped."""
-    tokens, ends, also_ids = map(read_only, (lists.tokens, lists.ends, np.unique(lists.also_ids)))
-    start, stop, also = map(read_only, (lists.start, lists.stop, lists.also))
-    return tokens, start, stop, ends, also, also_ids, lists.without_ends and len(ends) > 0
+def readable(lists: Lists) -> Lists:
+    """As kernels take them: also_ids ascending, and without_ends only where `ends` says something."""
+    arrays = (*lists[:5], np.unique(lists.also_ids))
+    return Lists._make((*map(read_only, arrays), lists.without_ends and len(lists.ends) > 0))
+
+
+def rows_of(lists: Lists, own: slice) -> Lists:
+    """Of some rows alone."""
+    return lists._replace(start=lists.start[own], stop=lists.stop[own], also=lists.also[own])
 
 
 def _room(lists: Lists) -> I64:
@@ -121,23 +110,10 @@ def _best(scores: F32, k: int) -> I64:
 
 
 @entry
-def _list_best(
-    values: F32,
-    valid: Bools,
-    base: F32,
-    tokens: I32,
-    start: I64,
-    stop: I64,
-    ends: Bools,
-    also: Bools,
-    also_ids: I64,
-    skips: bool,
-    k: int,
-    places: I64,
-    numbers: F32,
-) -> int:
+def _list_best(values: F32, valid: Bools, base: F32, lists: Lists, k: int, places: I64, numbers: F32) -> int:
     """The k best of the block's rows, and some others, in the order of rows and tokens: row, token and
     entry -> places [3, room], score and log-probability -> numbers [2, room]; returns how many."""
+    tokens, ends, also_ids, skips = lists.tokens, lists.ends, lists.also_ids, lists.without_ends
     n = 0
     bound = np.float32(-np.inf)
     tiles = np.empty((1, -(-values.shape[1] // TILE)), np.int32)
@@ -150,8 +126,8 @@ def _list_best(
         if not valid[r]:
             return 0
         shift = np.float64(0.0) if sums[0] == -np.inf else sums[0]
-        at, last = start[r], stop[r]
-        beside, others = 0, also_ids.shape[0] if also[r] else 0
+        at, last = lists.start[r], lists.stop[r]
+        beside, others = 0, also_ids.shape[0] if lists.also[r] else 0
         if others == 0 and not skips:
             n, bound = _list_row(row, shift, base[r], tokens[at:last], r, at, k, bound, n, places, numbers)
             continue

@@ -9,13 +9,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from forkdecode_kernels.cpu.selection.draw import Outputs, Settings, place_in
+from forkdecode_kernels.cpu.selection.draw import Outputs, Settings
 from forkdecode_kernels.cpu.selection.jit import entry, inlined, kernel
-from forkdecode_kernels.cpu.selection.listed import Lists, readable
-from forkdecode_kernels.cpu.selection.listed_rows import best_listed, list_tokens, survivors, weigh
+from forkdecode_kernels.cpu.selection.listed import Lists, readable, rows_of
+from forkdecode_kernels.cpu.selection.listed_rows import best_listed, list_tokens, remaining, weigh
 from forkdecode_kernels.cpu.selection.parallel import for_each_block
 from forkdecode_kernels.cpu.selection.rows import CHUNK, as_numpy, is_ready, row_sums, to_float32
 from forkdecode_kernels.cpu.selection.scratch import Scratch, make_scratch
+from forkdecode_kernels.cpu.selection.weights import chunk_in, place_in, scale_of
 
 ROWS_PER_BLOCK = 8
 
@@ -23,7 +24,6 @@ F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 def listed_draw(
@@ -32,7 +32,7 @@ def listed_draw(
     """See forkdecode_kernels.listed_draw; logits [R, V] are one group's."""
     source = as_numpy(logits)
     count, vocab = source.shape
-    tokens, start, stop, ends, also, also_ids, skips = readable(lists)
+    lists = readable(lists)
     out = Outputs(
         np.full(len(uniform), -1, np.int64),
         np.zeros(len(uniform), np.float32),
@@ -48,22 +48,7 @@ def listed_draw(
         def work(first: int, last: int) -> None:
             own = slice(first, last)
             values = np.asarray(source[own], np.float32) if ready else to_float32(source[own])
-            _draw_rows(
-                values,
-                first,
-                tokens,
-                start[own],
-                stop[own],
-                ends,
-                also[own],
-                also_ids,
-                skips,
-                offsets,
-                settings,
-                uniform,
-                out,
-                scratch,
-            )
+            _draw_rows(values, first, rows_of(lists, own), offsets, settings, uniform, out, scratch)
 
         return work
 
@@ -73,21 +58,9 @@ def listed_draw(
 
 @entry
 def _draw_rows(
-    values: F32,
-    first: int,
-    tokens: I32,
-    start: I64,
-    stop: I64,
-    ends: Bools,
-    also: Bools,
-    also_ids: I64,
-    skips: bool,
-    offsets: I64,
-    settings: Settings,
-    uniform: F64,
-    out: Outputs,
+    values: F32, first: int, lists: Lists, offsets: I64, settings: Settings, uniform: F64, out: Outputs,
     scratch: Scratch,
-) -> None:
+) -> None:  # fmt: skip
     tiles, sums = np.empty((1, scratch.tiles.shape[0]), np.int32), np.empty(1, np.float64)
     valid, self = np.empty(1, np.bool_), np.zeros(1, np.int64)
     for r in range(values.shape[0]):
@@ -97,8 +70,7 @@ def _draw_rows(
         if not valid[0]:
             out.status[at] = 1
             continue
-        beside = also_ids if also[r] else also_ids[:0]
-        n = list_tokens(tokens, ends, start[r], stop[r], beside, skips, scratch.ids)
+        n = list_tokens(lists, r, scratch.ids)
         maximum = best_listed(row, scratch.ids[:n])
         if maximum == -np.inf:
             out.status[at] = 2
@@ -123,27 +95,11 @@ def _greedy(
 
 @inlined
 def _sampled(
-    row: F32,
-    at: int,
-    n: int,
-    maximum: np.float32,
-    offsets: I64,
-    settings: Settings,
-    uniform: F64,
-    out: Outputs,
-    scratch: Scratch,
-) -> None:
-    scale = np.float32(min(1.0 / max(settings.temperature[at], 1e-30), 1e30))
-    top_k, top_p, min_p = settings.top_k[at], settings.top_p[at], settings.min_p[at]
-    filtered = 0 < top_k < row.shape[0] or top_p < 1.0 or min_p > 0.0 or settings.typical_p[at] < 1.0
-    total = np.float64(0.0)
-    if filtered:
-        n = survivors(row, n, maximum, scale, top_k, top_p, min_p, settings.typical_p[at], scratch)
-        for j in range(n):
-            total += np.float64(scratch.weights[j])
-            scratch.cumulative[j] = total
-    else:
-        total = weigh(row, n, maximum, scale, scratch)
+    row: F32, at: int, n: int, maximum: np.float32, offsets: I64, settings: Settings, uniform: F64,
+    out: Outputs, scratch: Scratch,
+) -> None:  # fmt: skip
+    scale = scale_of(settings.temperature[at])
+    n, total, filtered = remaining(row, at, n, maximum, scale, settings, scratch)
     log_total = math.log(total)
     for child in range(offsets[at], offsets[at + 1]):
         target = uniform[child] * total
@@ -158,16 +114,7 @@ def _sampled(
 @kernel
 def _find(ids: I32, weights: F32, sums: F64, target: np.float64) -> int:
     """The first token whose cumulative weight exceeds target: by chunk, then inside it."""
-    before = np.float64(0.0)
-    t = 0
-    last = 0
-    while t < sums.shape[0]:
-        if sums[t] > 0.0:
-            last = t
-            if before + sums[t] > target:
-                break
-            before += sums[t]
-        t += 1
+    last, before, inside = chunk_in(sums, target)
     token = last * CHUNK
     for j in range(np.searchsorted(ids, last * CHUNK), ids.shape[0]):
         if ids[j] >= (last + 1) * CHUNK:
@@ -175,6 +122,6 @@ def _find(ids: I32, weights: F32, sums: F64, target: np.float64) -> int:
         if weights[j] > np.float32(0.0):
             token = int(ids[j])
             before += np.float64(weights[j])
-            if t < sums.shape[0] and before > target:
+            if inside and before > target:
                 break
     return token

@@ -8,30 +8,27 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from forkdecode_kernels.cpu.selection.filters import keep_min_p, keep_top_p
+from forkdecode_kernels.cpu.selection.draw import Settings
+from forkdecode_kernels.cpu.selection.filters import keep_top_k, shorten
 from forkdecode_kernels.cpu.selection.jit import kernel
-from forkdecode_kernels.cpu.selection.rows import CHUNK, exponential, fold, ordered, unordered
+from forkdecode_kernels.cpu.selection.listed import Lists
+from forkdecode_kernels.cpu.selection.rows import CHUNK, exponential, fold
 from forkdecode_kernels.cpu.selection.scratch import Scratch
-from forkdecode_kernels.cpu.selection.threshold import crossing
-from forkdecode_kernels.cpu.selection.typical import keep_typical
+from forkdecode_kernels.cpu.selection.weights import accumulate
 
 F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-Bools = NDArray[np.bool_]
-
-_SIGN = np.uint32(0x80000000)
-_NOTHING = np.float32(-np.inf)
 
 
 @kernel
-def list_tokens(tokens: I32, ends: Bools, start: int, stop: int, also_ids: I64, skips: bool, ids: I32) -> int:
-    """tokens[start:stop] and also_ids, both ascending, as one ascending list without repetitions -> ids; how
-    many. skips: without entries that end, unless they are among also_ids."""
-    n, at, beside = 0, start, 0
-    while at < stop or beside < also_ids.shape[0]:
-        if beside == also_ids.shape[0] or (at < stop and tokens[at] < also_ids[beside]):
-            if not (skips and ends[at]):
+def list_tokens(lists: Lists, r: int, ids: I32) -> int:
+    """What row r may continue with, of lists as `readable` makes them, ascending -> ids; how many."""
+    tokens, ends, also_ids = lists.tokens, lists.ends, lists.also_ids
+    at, stop = lists.start[r], lists.stop[r]
+    n, beside, others = 0, 0, also_ids.shape[0] if lists.also[r] else 0
+    while at < stop or beside < others:
+        if beside == others or (at < stop and tokens[at] < also_ids[beside]):
+            if not (lists.without_ends and ends[at]):
                 ids[n] = tokens[at]
                 n += 1
             at += 1
@@ -47,7 +44,7 @@ def list_tokens(tokens: I32, ends: Bools, start: int, stop: int, also_ids: I64, 
 @kernel
 def best_listed(row: F32, ids: I32) -> np.float32:
     """The highest of the listed logits; -inf for none."""
-    best = _NOTHING
+    best = np.float32(-np.inf)
     for j in range(ids.shape[0]):
         best = max(best, row[ids[j]])
     return best
@@ -77,44 +74,18 @@ def weigh(row: F32, n: int, maximum: np.float32, scale: np.float32, scratch: Scr
 
 
 @kernel
-def keep_top_k(row: F32, n: int, k: int, maximum: np.float32, scale: np.float32, scratch: Scratch) -> int:
-    """Of the n listed those whose logit is not below the k-th largest, with their weights; none of -inf."""
-    ids, weights, keys = scratch.ids, scratch.weights, scratch.keys
-    kth = _NOTHING
-    if n > k:
-        for j in range(n):
-            keys[j] = np.uint32(ordered(row[ids[j]])) ^ _SIGN
-        weights[:n] = np.float32(1.0)
-        key, _ = crossing(keys[:n], weights[:n], np.float64(k), scratch.spare_keys, scratch.spare_weights)
-        kth = unordered(np.int32(key ^ _SIGN))
-    kept = 0
-    for j in range(n):
-        value = row[ids[j]]
-        if value >= kth and value > _NOTHING:
-            ids[kept] = ids[j]
-            weights[kept] = exponential((value - maximum) * scale)
-            kept += 1
-    return kept
-
-
-@kernel
-def survivors(
-    row: F32,
-    n: int,
-    maximum: np.float32,
-    scale: np.float32,
-    top_k: int,
-    top_p: np.float64,
-    min_p: np.float64,
-    typical_p: np.float64,
-    scratch: Scratch,
-) -> int:
-    """What the filters leave of the n listed, and of more than no weight; how many."""
-    total = np.float64(0.0)
-    if 0 < top_k < row.shape[0]:
+def remaining(
+    row: F32, r: int, n: int, maximum: np.float32, scale: np.float32, settings: Settings, scratch: Scratch
+) -> tuple[int, np.float64, bool]:
+    """What the filters of settings[r] leave of the n listed: how many, their weight, and whether there are
+    any filters. With them, cumulative weights are in scratch.cumulative; without, see `weigh`."""
+    top_k, top_p, min_p = settings.top_k[r], settings.top_p[r], settings.min_p[r]
+    typical_p, short = settings.typical_p[r], 0 < top_k < row.shape[0]
+    if not (short or top_p < 1.0 or min_p > 0.0 or typical_p < 1.0):
+        return n, weigh(row, n, maximum, scale, scratch), False
+    if short:
         n = keep_top_k(row, n, top_k, maximum, scale, scratch)
-        for j in range(n):
-            total += np.float64(scratch.weights[j])
+        total = accumulate(n, scratch)
     else:
         total = weigh(row, n, maximum, scale, scratch)
         kept = 0
@@ -122,10 +93,5 @@ def survivors(
             scratch.ids[kept], scratch.weights[kept] = scratch.ids[j], scratch.weights[j]
             kept += 1 if scratch.weights[j] > np.float32(0.0) else 0
         n = kept
-    if top_p < 1.0:
-        n = keep_top_p(n, top_p * total, scratch)
-    if min_p > 0.0:
-        n = keep_min_p(n, min_p, scratch)
-    if typical_p < 1.0:
-        n = keep_typical(row, maximum, scale, n, typical_p, scratch)
-    return n
+    n = shorten(row, n, total, maximum, scale, top_p, min_p, typical_p, scratch)
+    return n, accumulate(n, scratch), True

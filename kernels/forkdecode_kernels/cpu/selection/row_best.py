@@ -4,6 +4,8 @@ here the second pass is compiled too: what reaches the bound is packed as (score
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -32,6 +34,9 @@ I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 U32 = NDArray[np.uint32]
 U64 = NDArray[np.uint64]
+
+NO_SCORE = np.uint32(np.int32(NEGATIVE_INFINITY_KEY)) ^ np.uint32(0x80000000)
+"""score_key of -inf."""
 
 
 def best_of_rows(
@@ -67,11 +72,16 @@ def best_of_rows(
         )
 
     for_each_block(count, ROWS_PER_BLOCK, threads, lambda: work)
-    row, at = np.nonzero(np.arange(packed.shape[1]) < found[:, None])
-    token = (packed[row, at] & np.uint64(0xFFFFFFFF)).astype(np.int64)
+    row, token = unpacked(packed, found)
     values = source[rows[row], token]
     logprob = (to_float32(values[None])[0] - shift[row]).astype(np.float32)
     return row, token, base[row] + logprob, logprob, valid
+
+
+def unpacked(packed: U64, found: I64) -> tuple[I64, I64]:
+    """row, token [N] of the first found[r] of each row of what `pack_best` packed."""
+    row, at = np.nonzero(np.arange(packed.shape[1]) < found[:, None])
+    return row, (packed[row, at] & np.uint64(0xFFFFFFFF)).astype(np.int64)
 
 
 @entry
@@ -100,13 +110,8 @@ def _best(
         n = _reaching(values[places[i]], tiles[i], shift[i], base[i], floor, keys, tokens)
         if n > SORTED_AT_ONCE * k[i]:
             floor, _ = crossing(keys[:n], ones[:n], np.float64(k[i]), spare, spare_ones)
-            n = _kept(keys, tokens, n, floor)
-        order = np.empty(n, np.uint64)
-        for j in range(n):
-            order[j] = (np.uint64(~keys[j]) << np.uint64(32)) | np.uint64(tokens[j])
-        order.sort()
-        found[i] = min(n, k[i])
-        packed[i, : found[i]] = order[: found[i]]
+            n = keep_keys(keys, tokens, n, floor)
+        found[i] = pack_best(keys, tokens, n, k[i], packed[i])
 
 
 @kernel
@@ -128,14 +133,13 @@ def _bound(
     spare_ones: F32,
 ) -> np.uint32:
     """A key that the k-th best has at least: a tile's best is a candidate. Above that of -inf."""
-    nothing = np.uint32(np.int32(NEGATIVE_INFINITY_KEY)) ^ np.uint32(0x80000000)
     count = tiles.shape[0]
     if count < k:
-        return np.uint32(nothing + np.uint32(1))
+        return np.uint32(NO_SCORE + np.uint32(1))
     for t in range(count):
         keys[t] = score_key(unordered(tiles[t]), shift, base)
     floor, _ = crossing(keys[:count], ones[:count], np.float64(k), spare, spare_ones)
-    return max(floor, np.uint32(nothing + np.uint32(1)))
+    return max(floor, np.uint32(NO_SCORE + np.uint32(1)))
 
 
 @kernel
@@ -157,7 +161,19 @@ def _reaching(
 
 
 @kernel
-def _kept(keys: U32, tokens: U32, n: int, floor: np.uint32) -> int:
+def pack_best(keys: U32, tokens: Any, n: int, k: int, packed: U64) -> int:
+    """The k best of n candidates as (score, token), of equals the lower token first -> packed; how many."""
+    order = np.empty(n, np.uint64)
+    for j in range(n):
+        order[j] = (np.uint64(~keys[j]) << np.uint64(32)) | np.uint64(tokens[j])
+    order.sort()
+    n = min(n, k)
+    packed[:n] = order[:n]
+    return n
+
+
+@kernel
+def keep_keys(keys: U32, tokens: Any, n: int, floor: np.uint32) -> int:
     """Those of keys from `floor` up, moved to the front."""
     m = 0
     for i in range(n):
