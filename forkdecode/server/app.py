@@ -13,7 +13,6 @@ from typing import Any
 import grpc
 import grpc.aio
 from grpc_health.v1 import health
-from grpc_reflection.v1alpha import reflection
 
 from forkdecode.checks import check_bool, check_float, check_int, keep
 from forkdecode.errors import UnavailableError
@@ -34,7 +33,7 @@ from forkdecode.server.health import Health
 from forkdecode.server.methods import SERVICE, method_table
 from forkdecode.server.metrics import Metrics
 from forkdecode.server.record import Recorder
-from forkdecode.server.reflection import ReflectionGuard
+from forkdecode.server.reflection import ReflectionGuard, add_reflection
 from forkdecode.server.running import BUSY_RETRY, DRAIN_RETRY, Running, going_down
 from forkdecode.server.servicer import Servicer
 from forkdecode.server.stream import Courier
@@ -166,8 +165,7 @@ class Server:
         )
         self._server.add_generic_rpc_handlers((method_table(self._servicer, service),))
         await self._health.add_to(self._server)
-        names = (SERVICE.full_name, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, self._server)
+        add_reflection(self._server, (SERVICE.full_name, health.SERVICE_NAME))
         if self._metrics is not None:
             self._metrics.watch_engine(backend.engine.stats)
             self._metrics.watch_trees(self._trees)

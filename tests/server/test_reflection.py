@@ -10,7 +10,7 @@ import pytest
 from google.protobuf import descriptor_pb2, json_format
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2
 
 from forkdecode import LLM, Greedy
 from forkdecode.server.auth import Caller, TokenBook
@@ -33,9 +33,23 @@ def server(llm: LLM) -> Iterator[Running]:
         yield running
 
 
-def ask(channel: grpc.Channel, **question: str) -> Any:
-    stub = reflection_pb2_grpc.ServerReflectionStub(channel)
-    return next(stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(**question)])))
+def ask(channel: grpc.Channel, version: str = "v1", **question: str) -> Any:
+    """The answer of either version of reflection, whose messages are the same."""
+    info = channel.stream_stream(
+        f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+        request_serializer=lambda sent: sent.SerializeToString(),
+        response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+    )
+    return next(info(iter([reflection_pb2.ServerReflectionRequest(**question)])))
+
+
+def described(channel: grpc.Channel, version: str, symbol: str) -> DescriptorPool:
+    """All that a server says of what `symbol` needs."""
+    pool = DescriptorPool()
+    answer = ask(channel, version, file_containing_symbol=symbol).file_descriptor_response
+    for data in answer.file_descriptor_proto:
+        pool.Add(descriptor_pb2.FileDescriptorProto.FromString(data))
+    return pool
 
 
 class Curl:
@@ -43,10 +57,7 @@ class Curl:
 
     def __init__(self, channel: grpc.Channel) -> None:
         self._channel = channel
-        self._pool = DescriptorPool()
-        answer = ask(channel, file_containing_symbol=SERVICE).file_descriptor_response
-        for data in answer.file_descriptor_proto:
-            self._pool.Add(descriptor_pb2.FileDescriptorProto.FromString(data))
+        self._pool = described(channel, "v1", SERVICE)
 
     def __call__(self, name: str, request: dict[str, Any]) -> list[dict[str, Any]]:
         method = self._pool.FindServiceByName(SERVICE).FindMethodByName(name)
@@ -59,11 +70,20 @@ class Curl:
         return [json_format.MessageToDict(answer) for answer in call(message)]
 
 
-def test_services_are_listed(server: Running) -> None:
+@pytest.mark.parametrize("version", ["v1", "v1alpha"])
+def test_services_are_listed_and_described(server: Running, version: str) -> None:
     with server.channel() as channel:
-        listed = ask(channel, list_services="").list_services_response.service
-    names = {service.name for service in listed}
-    assert names == {SERVICE, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
+        listed = ask(channel, version, list_services="").list_services_response.service
+        names = {service.name for service in listed}
+        assert names == {
+            SERVICE,
+            "grpc.health.v1.Health",
+            "grpc.reflection.v1.ServerReflection",
+            "grpc.reflection.v1alpha.ServerReflection",
+        }
+        for name in names:
+            methods = described(channel, version, name).FindServiceByName(name).methods
+            assert all(method.input_type.file.package == name.rpartition(".")[0] for method in methods)
 
 
 def test_calls_without_our_code(server: Running, llm: LLM) -> None:
@@ -85,8 +105,9 @@ def test_calls_without_our_code(server: Running, llm: LLM) -> None:
         assert curl("Detokenize", tokens) == [{"text": "hello"}]
 
 
-def test_reflection_needs_a_token_where_calls_do() -> None:
+@pytest.mark.parametrize("version", ["v1", "v1alpha"])
+def test_reflection_needs_a_token_where_calls_do(version: str) -> None:
     tokens = TokenBook({b"x" * 32: Caller("somebody")})
     with running_server(Puppet().backend(), tokens=tokens) as server, server.channel() as channel:
-        code, _ = refused(lambda: ask(channel, list_services=""))
+        code, _ = refused(lambda: ask(channel, version, list_services=""))
     assert code is grpc.StatusCode.UNAUTHENTICATED
