@@ -6,15 +6,12 @@ from collections.abc import Mapping
 
 from forkdecode.constraint_types import CatalogueEnd, ConstraintSpec, FromCatalogue, JsonSchema, Lark, Regex
 from forkdecode.errors import InvalidRequestError, invalid
+from forkdecode.rpc.fields import named
 from forkdecode.rpc.v1 import decode_pb2 as pb
 
 _ENDS: Mapping[CatalogueEnd, pb.CatalogueEnd] = {
     "eos": pb.CATALOGUE_END_EOS,
     "item": pb.CATALOGUE_END_ITEM,
-}
-_END_OF: Mapping[int, CatalogueEnd] = {
-    pb.CATALOGUE_END_UNSPECIFIED: "eos",
-    **{number: end for end, number in _ENDS.items()},
 }
 
 
@@ -54,10 +51,8 @@ def _constraint(message: pb.Constraint) -> ConstraintSpec:
         case "gbnf":
             return Lark(message.gbnf, "gbnf")
         case "catalogue":
-            end = _END_OF.get(message.catalogue.end)
-            if end is None:
-                raise invalid("end", f"{message.catalogue.end} is unknown", "a CatalogueEnd")
-            return FromCatalogue(message.catalogue.name, end)
+            number = message.catalogue.end or pb.CATALOGUE_END_EOS
+            return FromCatalogue(message.catalogue.name, named("end", pb.CatalogueEnd, _ENDS, number))
         case _:
             kinds = ", ".join(field.name for field in pb.Constraint.DESCRIPTOR.fields)
             raise invalid("constraint", "is of no kind", f"one of {kinds}")

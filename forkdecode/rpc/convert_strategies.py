@@ -7,7 +7,7 @@ from typing import Any, cast, get_args
 from forkdecode.checks import shown
 from forkdecode.errors import invalid
 from forkdecode.rpc.convert_scorers import scorer_of, set_scorer
-from forkdecode.rpc.fields import given
+from forkdecode.rpc.fields import given, named
 from forkdecode.rpc.v1 import decode_pb2 as pb
 from forkdecode.types import (
     STRATEGY_NAMES,
@@ -59,7 +59,7 @@ def strategy_of(request: pb.DecodeRequest | pb.DecodeNodes) -> Strategy:
 def _best_of(message: pb.BestOf) -> BestOf:
     settings = given(message, ["best_of", "n", "first_finished"]) | given(message.sampling, _SAMPLING)
     if message.rank_by != pb.RANK_BY_UNSPECIFIED:
-        settings["rank_by"] = _named("rank_by", pb.RankBy, _RANKS, message.rank_by)
+        settings["rank_by"] = named("rank_by", pb.RankBy, _RANKS, message.rank_by)
     return BestOf(**settings)
 
 
@@ -67,20 +67,12 @@ def _ending(message: pb.Beam | pb.DiverseBeam) -> dict[str, Any]:
     """What the two have in common: when they end, and what ranks their hypotheses."""
     settings: dict[str, Any] = {}
     if message.early_stopping != pb.EARLY_STOPPING_UNSPECIFIED:
-        settings["early_stopping"] = _named(
+        settings["early_stopping"] = named(
             "early_stopping", pb.EarlyStopping, _STOPPING, message.early_stopping
         )
     if message.HasField("scorer"):
         settings["scorer"] = scorer_of(message.scorer)
     return settings
-
-
-def _named(field: str, kind: Any, known: dict[Any, Any], number: int) -> Any:
-    """What an enum's number stands for. Raises InvalidRequestError for one that is unknown."""
-    for value, its_number in known.items():
-        if its_number == number:
-            return value
-    raise invalid(field, f"{number} is not a {kind.DESCRIPTOR.name}", ", ".join(kind.keys()[1:]))
 
 
 def set_strategy(request: pb.DecodeRequest | pb.DecodeNodes, strategy: Any) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast, get_args
 
-from forkdecode.errors import ForkdecodeError, invalid
+from forkdecode.errors import ForkdecodeError
 from forkdecode.rpc.convert_constraints import constraint_message, constraint_of
+from forkdecode.rpc.fields import named
 from forkdecode.rpc.v1 import decode_pb2 as pb
 from forkdecode.tree_types import NodeInfo, NodePath, NodeReason, NodeState
 from forkdecode.tree_types.events import NODE_REASONS
@@ -99,12 +100,6 @@ def path_message(path: NodePath) -> pb.NodePath:
 
 def path_of(message: pb.NodePath) -> NodePath:
     """Raises InvalidRequestError."""
-    if message.finish_reason not in _REASONS:
-        raise invalid(
-            "finish_reason",
-            f"{message.finish_reason} is not a NodeReason",
-            ", ".join(pb.NodeReason.keys()[1:]),
-        )
     return NodePath(
         model=message.model,
         node=message.node,
@@ -115,7 +110,7 @@ def path_of(message: pb.NodePath) -> NodePath:
         lineage=message.lineage,
         next_seed=message.next_seed,
         finished=message.finished,
-        finish_reason=_REASONS[message.finish_reason],
+        finish_reason=named("finish_reason", pb.NodeReason, REASONS, message.finish_reason),
         cumulative_logprob=message.cumulative_logprob,
         logprobs=tuple(message.logprobs),
         constraint=constraint_of(message.constraint) if message.HasField("constraint") else None,

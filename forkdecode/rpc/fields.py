@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from google.protobuf.message import Message
@@ -27,6 +27,14 @@ def given(message: Message, names: Iterable[str]) -> dict[str, Any]:
         for name in names
         if not fields[name].has_presence or message.HasField(name)
     }
+
+
+def named(field: str, kind: Any, known: Mapping[Any, Any], number: int) -> Any:
+    """What an enum's number stands for. Raises InvalidRequestError for one that is unknown."""
+    for value, its_number in known.items():
+        if its_number == number:
+            return value
+    raise invalid(field, f"{number} is no {kind.DESCRIPTOR.name}", ", ".join(map(kind.Name, known.values())))
 
 
 def check_known(message: Message) -> None:

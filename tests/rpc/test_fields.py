@@ -6,9 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from google.protobuf.message import Message
 
 from forkdecode.errors import InvalidRequestError
+from forkdecode.rpc.convert_constraints import constraint_of
 from forkdecode.rpc.convert_requests import decode_call, score_call
+from forkdecode.rpc.convert_strategies import strategy_of
+from forkdecode.rpc.convert_tree_nodes import path_of
 from forkdecode.rpc.fields import MAX_ENTRIES, check_known, field_path
 from forkdecode.rpc.v1 import decode_pb2 as pb
 from forkdecode.types import LOCAL_OPTIONS, OPTION_NAMES
@@ -141,3 +145,29 @@ def test_paths(name: str, strategy: str | None, path: str) -> None:
         getattr(request, strategy).SetInParent()
     assert field_path(name, request) == path
     assert field_path(name, None) == name
+
+
+ENUMS: dict[str, tuple[Message, Callable[[Any], Any]]] = {
+    "RankBy": (pb.DecodeRequest(best_of=pb.BestOf(rank_by=99)), strategy_of),  # type: ignore[arg-type]
+    "EarlyStopping": (pb.DecodeRequest(beam=pb.Beam(early_stopping=99)), strategy_of),  # type: ignore[arg-type]
+    "CatalogueEnd": (
+        pb.Constraint(catalogue=pb.FromCatalogue(name="a", end=99)),  # type: ignore[arg-type]
+        constraint_of,
+    ),
+    "NodeReason": (pb.NodePath(token_ids=[1], finish_reason=99), path_of),  # type: ignore[arg-type]
+}
+ANSWERS = {"FinishReason", "NodeState"}
+
+
+@pytest.mark.parametrize("name", ENUMS)
+def test_an_unknown_value_of_an_enum_is_told_the_known_ones(name: str) -> None:
+    message, convert = ENUMS[name]
+    with pytest.raises(InvalidRequestError) as caught:
+        convert(message)
+    known = [value.name for value in pb.DESCRIPTOR.enum_types_by_name[name].values if value.number]
+    assert f": 99 is no {name}; allowed: " in str(caught.value)
+    assert set(known) <= set((caught.value.limit or "").split(", "))
+
+
+def test_all_enums_of_requests_are_tried() -> None:
+    assert set(pb.DESCRIPTOR.enum_types_by_name) == set(ENUMS) | ANSWERS
