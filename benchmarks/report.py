@@ -32,6 +32,7 @@ KEYS = {
     "memory_transformers": ("model", "width"),
     "score": ("model", "dtype", "prompt", "continuations", "tokens"),
     "engine_work": ("workload",),
+    "engine_options": ("option", "rows"),
     "step_profile": ("dtype", "workload"),
     "beam_stream": ("width",),
     "int8": ("model",),

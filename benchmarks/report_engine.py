@@ -8,6 +8,7 @@ from benchmarks.report_layout import table
 
 Result = dict[str, Any]
 WORK_PARTS = ("schedule", "work list", "commit", "text")
+OPTION_PARTS = ("schedule", "selection", "commit", "text")
 STREAMS = ("committed alone", "every 8 steps, best", "every step, best", "every step, all")
 STEP_PARTS = {
     "products of the layers": ("qkv", "attention out", "gate+up", "down", "modules"),
@@ -55,6 +56,24 @@ def engine_work(results: list[Result]) -> str:
 def engine_work_row(r: Result) -> list[str]:
     spent = [float(r[part]) for part in WORK_PARTS]
     return [r["workload"], *(f"{us:,.0f}" for us in (*spent, sum(spent), sum(spent) / r["groups"]))]
+
+
+def engine_options(results: list[Result]) -> str:
+    """Microseconds a row of a step's parts with each option: of the most rows, and all of other numbers."""
+    counts = sorted({int(r["rows"]) for r in results}, reverse=True)
+    by_name: dict[str, dict[int, Result]] = {}
+    for r in results:
+        by_name.setdefault(r["option"], {})[r["rows"]] = r
+    head = ["option", *OPTION_PARTS, *(f"all, {count} rows" for count in counts)]
+    return table(head, ([name, *engine_options_row(own, counts)] for name, own in by_name.items()))
+
+
+def engine_options_row(own: dict[int, Result], counts: list[int]) -> list[str]:
+    """own: an option's results by rows."""
+    most = own.get(counts[0])
+    parts = ["" if most is None else f"{most[part]:,.1f}" for part in OPTION_PARTS]
+    sums = (sum(own[c][part] for part in OPTION_PARTS) if c in own else None for c in counts)
+    return [*parts, *("" if us is None else f"{us:,.0f}" for us in sums)]
 
 
 def step_profile(results: list[Result]) -> str:

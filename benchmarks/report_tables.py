@@ -111,6 +111,7 @@ TABLES: dict[str, tuple[str, Callable[[list[Result]], str]]] = {
     "catalogue": ("catalogue", catalogue),
     "score": ("score", report_engine.score),
     "engine_work": ("engine_work", report_engine.engine_work),
+    "engine_options": ("engine_options", report_engine.engine_options),
     "step_profile": ("step_profile", report_engine.step_profile),
     "beam_stream": ("beam_stream", report_engine.beam_stream),
     "int8": ("int8", report_engine.int8),

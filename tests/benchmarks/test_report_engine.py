@@ -30,6 +30,20 @@ def test_a_run_of_the_engine_s_own_work_is_a_row(tmp_path: Path, monkeypatch: py
     assert (total, group) == (f"{sums:,.0f}", f"{sums / 16:,.0f}")
 
 
+def test_runs_with_an_option_are_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "engine_work.jsonl"
+    command = ["engine_work.py", "--steps", "2", "--rounds", "1", "--rows", "16", "32", "--options", "plain"]
+    monkeypatch.setattr(sys, "argv", [*command, "--record", str(file)])
+    engine_work.main()
+    few, many = (json.loads(line)["result"] for line in file.read_text().splitlines())
+    assert (few["rows"], many["rows"]) == (16, 32)
+    ((name, *spent, all_many, all_few),) = cells(report_engine.engine_options([few, many]))
+    assert name == "plain"
+    assert spent == [f"{many[part]:,.1f}" for part in engine_work.OPTION_PARTS]
+    for told, r in ((all_few, few), (all_many, many)):
+        assert told == f"{sum(r[part] for part in engine_work.OPTION_PARTS):,.0f}"
+
+
 def test_a_run_of_streamed_beams_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "beam_stream.jsonl"
     command = ["beam_stream.py", "--widths", "4", "--steps", "16", "--record", str(file)]
