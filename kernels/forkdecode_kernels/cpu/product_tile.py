@@ -23,6 +23,7 @@ from numba.extending import intrinsic
 
 _FLOAT, _I64, _I32, _I16 = ir.FloatType(), ir.IntType(64), ir.IntType(32), ir.IntType(16)
 _BYTE_POINTER = ir.IntType(8).as_pointer()
+_NEVER = 1 << 32
 RUN = 256
 """Inputs that are added up by themselves: a single sum over thousands would lose digits."""
 
@@ -31,13 +32,15 @@ RUN = 256
 class Shape:
     """lanes: numbers of a vector; vectors: of a panel's width; rows: tiles there are, the largest first.
 
-    ahead: how many bytes before their use weights are asked for.
+    ahead: how many bytes before their use weights are asked for. far: tiles of so many rows have the time
+    to ask for those of another panel; widening bfloat16 leaves none.
     """
 
     lanes: int
     vectors: int
     rows: tuple[int, ...]
     ahead: int
+    far: int = _NEVER
 
     @property
     def width(self) -> int:
@@ -50,8 +53,8 @@ def _shape(half: bool) -> Shape:
     NEON's 32 of 4 do as well."""
     ahead = 2048 if half else 4096
     if llvmlite.binding.get_host_cpu_features().get("avx512f"):
-        return Shape(16, 2, (12, 8, 4, 2, 1), ahead) if half else Shape(16, 3, (8, 4, 2, 1), ahead)
-    return Shape(8, 2, (6, 4, 2, 1), ahead)
+        return Shape(16, 2, (12, 8, 4, 2, 1), ahead) if half else Shape(16, 3, (8, 4, 2, 1), ahead, 8)
+    return Shape(8, 2, (6, 4, 2, 1), ahead, _NEVER if half else 6)
 
 
 FULL, HALF = _shape(half=False), _shape(half=True)
@@ -65,6 +68,8 @@ class _Tile:
     half: bool
     narrow: bool
     builder: ir.IRBuilder
+    ask: ir.Value
+    ask_step: ir.Value
 
     @property
     def vector(self) -> ir.Type:
@@ -102,14 +107,18 @@ class _Tile:
             found.append(b.bitcast(b.and_(pair, self.all(0xFFFF0000)), self.vector))
         return found
 
-    def ask_ahead(self, line: ir.Value) -> None:
+    def ask_ahead(self, i: ir.Value, rows: int) -> None:
+        """Asks for this input's share of what is wanted next. Another panel is too large for the first cache
+        level."""
         b, module = self.builder, self.builder.module
         kind = ir.FunctionType(ir.VoidType(), [_BYTE_POINTER, _I32, _I32, _I32])
         name = "llvm.prefetch.p0"
         prefetch = module.globals.get(name) or ir.Function(module, kind, name)
-        for at in range(0, self.line_bytes, 64):
-            place = self.pointer(line, self.shape.ahead + at, ir.IntType(8))
-            b.call(prefetch, [place, _I32(0), _I32(3), _I32(1)])
+        share, lines = b.add(self.ask, b.mul(i, self.ask_step)), max(1, self.line_bytes // 64)
+        level = 2 if rows >= self.shape.far else 3
+        for n in range(lines):
+            offset = b.udiv(b.mul(self.ask_step, _I64(n)), _I64(lines))
+            b.call(prefetch, [self.pointer(share, offset, ir.IntType(8)), _I32(0), _I32(level), _I32(1)])
 
     @property
     def line_bytes(self) -> int:
@@ -132,7 +141,7 @@ class _Tile:
         b.position_at_end(loop)
         i, sums = b.phi(_I64), [b.phi(self.vector) for _ in cells]
         line = b.add(w, b.mul(i, _I64(self.line_bytes)))
-        self.ask_ahead(line)
+        self.ask_ahead(i, rows)
         right = self.weights(line)
         left = [
             self.splat(b.load(self.pointer(each, b.mul(i, _I64(4)), _FLOAT), align=4), self.vector)
@@ -208,8 +217,8 @@ def _emit(half: bool, narrow: bool) -> Callable[..., ir.Value]:
     shape = HALF if half else FULL
 
     def emit(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        given, x, x_row, w, bias, out, out_row, k, left = args[2:]
-        tile = _Tile(shape, half, narrow, builder)
+        given, x, x_row, w, bias, out, out_row, k, left, ask, ask_step = args[2:]
+        tile = _Tile(shape, half, narrow, builder, ask, ask_step)
         end = builder.append_basic_block("end")
         came = []
         for rows in shape.rows:
@@ -233,12 +242,12 @@ def _emit(half: bool, narrow: bool) -> Callable[..., ir.Value]:
 
 def _tile(
     typing_context: Any, half: Any, narrow: Any, rows: Any, x: Any, x_row: Any, w: Any, bias: Any, out: Any,
-    out_row: Any, k: Any, left: Any,
+    out_row: Any, k: Any, left: Any, ask: Any, ask_step: Any,
 ) -> Any:  # fmt: skip
     if not (isinstance(half, types.Literal) and isinstance(narrow, types.Literal)):
         return None
     emit = _emit(bool(half.literal_value), bool(narrow.literal_value))
-    return types.int64(half, narrow, *[types.int64] * 9), emit
+    return types.int64(half, narrow, *[types.int64] * 11), emit
 
 
 tile: Any = intrinsic(prefer_literal=True)(_tile)
@@ -246,5 +255,6 @@ tile: Any = intrinsic(prefer_literal=True)(_tile)
 
 half, narrow: literal 0 or 1. x float32; w a panel, bfloat16 if `half`; bias float32, one a column;
 out float32, or bfloat16 if `narrow`: addresses, and strides in bytes. k: inputs, at least one; left:
-outputs from the panel's first on, the others are not written.
+outputs from the panel's first on, the others are not written. ask: where weights lie that are wanted
+next, ask_step: bytes of them for each input, which are asked for on the way.
 """

@@ -99,7 +99,7 @@ def product(x: torch.Tensor, panels: Panels) -> torch.Tensor:
         _work(panels.half, x.dtype == torch.bfloat16),
         0, rows, panels.inputs, panels.outputs, wide.data_ptr(), 4 * wide.stride(0),
         panels.memory.data_ptr(), panels.bias.data_ptr(), out.data_ptr(), out.element_size(),
-        block, group, shape.width,
+        block, group, shape.width, shape.far, shape.ahead,
         threads=threads,
     )  # fmt: skip
     return out
@@ -108,10 +108,12 @@ def product(x: torch.Tensor, panels: Panels) -> torch.Tensor:
 @inlined
 def _over_panels(address: Any, half: int, narrow: int) -> None:
     """All tiles of the pieces that a thread takes: a block of rows and a group of panels each."""
-    a = carray(address, 13)
+    a = carray(address, 15)
     rows, inputs, outputs, x, x_row = a[1], a[2], a[3], a[4], a[5]
     weight, bias, out, size, block, group, width = a[6], a[7], a[8], a[9], a[10], a[11], a[12]
-    panel_bytes = width * inputs * (2 if half else 4)
+    far, ahead = a[13], a[14]
+    line = width * (2 if half else 4)
+    panel_bytes = line * inputs
     count = (outputs + width - 1) // width
     groups = (count + group - 1) // group
     pieces = groups * ((rows + block - 1) // block)
@@ -119,14 +121,20 @@ def _over_panels(address: Any, half: int, narrow: int) -> None:
     while piece < pieces:
         begin, first = piece // groups * block, piece % groups * group
         end, last = min(rows, begin + block), min(count, first + group)
+        full = max(1, (end - begin) // far)
         for panel in range(first, last):
             w, b, y = weight + panel * panel_bytes, bias + panel * width * 4, out + panel * width * size
-            m = begin
+            # The first of several tiles would wait for memory: each asks for its part of the next panel.
+            step = (line + full - 1) // full if panel + 1 < count else 0
+            m, asked = begin, w + panel_bytes
             while m < end:
+                if end - m < far:  # the panel is read for the only time, or lies in the second cache
+                    asked, step = w + ahead, line
                 m += tile(
                     half, narrow, end - m, x + m * x_row, x_row, w, b, y + m * outputs * size,
-                    outputs * size, inputs, outputs - panel * width,
+                    outputs * size, inputs, outputs - panel * width, asked, step,
                 )  # fmt: skip
+                asked += step * inputs
         piece = take_number(address)
 
 
