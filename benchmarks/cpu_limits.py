@@ -1,6 +1,6 @@
-"""What one engine on a CPU takes besides its products: memory, stalls, selection, waiting.
+"""What one engine on a CPU takes besides its products: memory, stalls, waiting, prompts.
 
-    python -m benchmarks.cpu_limits memory | stall | selection | waiting | prefill [--model M] [--dtype D]
+    python -m benchmarks.cpu_limits memory | stall | waiting | prefill [--model M] [--dtype D]
         [--record FILE]
 
 memory: 16 prompts of 200 tokens, 8 samples each. Resident memory at its highest while they run, above what
@@ -8,14 +8,12 @@ the process had when its engine stood ready (interpreter, libraries, packed weig
 in use then: activations, logits, scratch space, bookkeeping.
 stall: while 32 rows run, a prompt of 1,600 tokens arrives; their time between tokens in the steps that read
 a chunk of 512 of it, over that of the same chunk alone and a step of the rows alone.
-selection: CPU time of choosing from random logits, V = 49,152, beside torch's logsumexp, topk and sort of
-the same rows.
 waiting: wall and CPU time of 16 greedy streams, two threads, with OMP_WAIT_POLICY passive and active, in
 processes of their own in turn.
 prefill: a prompt of 1,000 tokens read in one step, and in chunks of 512, beside transformers' own forward
 (with a cache, logits of the last token alone), in turn.
 
-Times of stall, selection and prefill are the thread's own CPU time, one thread, medians.
+Times of stall and prefill are the thread's own CPU time, one thread, medians.
 """
 
 from __future__ import annotations
@@ -31,12 +29,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from benchmarks.prompts import passage
 from benchmarks.record import record
 
-VOCABULARY = 49_152
 PROMPT = 1_600
 
 
@@ -161,48 +156,6 @@ def prefill(model: str, dtype: str = "float32") -> dict[str, Any]:
     }
 
 
-def selection(_: str) -> dict[str, Any]:
-    import torch
-
-    from forkdecode_kernels.draw import DrawRows, filtered_draw
-    from forkdecode_kernels.topk import RowGroups, beam_topk
-
-    torch.set_num_threads(1)
-    rng, found = np.random.default_rng(0), {}
-    settings: dict[str, dict[str, float]] = {
-        "temperature": {},
-        "top_k 50": {"top_k": 50},
-        "top_p 0.95": {"top_p": 0.95},
-        "min_p 0.05": {"min_p": 0.05},
-        "typical_p 0.9": {"typical_p": 0.9},
-    }
-    for rows in (16, 128, 512):
-        logits = torch.from_numpy(rng.standard_normal((rows, VOCABULARY), np.float32) * 3)
-        uniform = rng.random(rows)
-        groups = RowGroups(np.array([0]), np.array([rows]), np.array([2 * rows]))
-        base = np.zeros(rows, np.float32)
-        ways: dict[str, Callable[[], Any]] = {
-            "torch logsumexp": lambda x=logits: x.logsumexp(1),
-            "torch topk 50": lambda x=logits: x.topk(50, 1),
-            "torch sort": lambda x=logits: x.sort(1, descending=True),
-            "beam": lambda x=logits, g=groups, b=base: beam_topk(x, g, b, threads=1),
-            "torch log_softmax + topk": lambda x=logits, k=2 * rows: x.log_softmax(1).view(-1).topk(k),
-        }
-        for name, given in settings.items():
-            draws = DrawRows(
-                np.arange(rows),
-                np.arange(rows + 1),
-                np.full(rows, 0.8),
-                np.full(rows, int(given.get("top_k", 0))),
-                np.full(rows, given.get("top_p", 1.0)),
-                np.full(rows, given.get("min_p", 0.0)),
-                np.full(rows, given.get("typical_p", 1.0)),
-            )
-            ways[name] = lambda x=logits, d=draws, u=uniform: filtered_draw(x, d, u, threads=1)
-        found[rows] = taken_in_turn(ways, 3 if rows == 512 else 7)
-    return {"by_rows": found}
-
-
 def taken_in_turn(ways: dict[str, Callable[[], Any]], times: int) -> dict[str, float]:
     """Median milliseconds of each, all of them in turn after a warm-up."""
     seen: dict[str, list[float]] = {name: [] for name in ways}
@@ -250,12 +203,11 @@ def greedy(model: str) -> dict[str, Any]:
 PARTS: dict[str, Callable[..., dict[str, Any]]] = {
     "memory": memory,
     "stall": stall,
-    "selection": selection,
     "waiting": waiting,
     "greedy": greedy,
     "prefill": prefill,
 }
-SEEDS = {"memory": 0, "stall": 0, "selection": 0}
+SEEDS = {"memory": 0, "stall": 0}
 """Of the parts that draw; where there are requests, the first one's."""
 
 

@@ -1,13 +1,15 @@
-"""What each option costs when the next tokens are chosen: 128 rows of a vocabulary, CPU time a row.
+"""What each option costs when the next tokens are chosen, beside torch on the same logits: CPU time a row.
 
-    python -m benchmarks.selection [--rows 128] [--groups 16] [--vocab 49152] [--only TEXT] [--rounds 7]
+    python -m benchmarks.selection [--rows 128 ...] [--groups 16] [--vocab 49152] [--only TEXT] [--rounds 7]
         [--dtype float32|bfloat16] [--record FILE]
 
 --groups requests of equal size over random logits of standard deviation 3, each with 200 tokens of prompt and
 50 generated ones, chosen as the engine does it (sampling.select), one thread. Options are measured in turn,
 microseconds a row, medians. "plain" is a draw at temperature 0.8; the rest is that with one option more, or
 another strategy. An option that changes logits costs a copy of them, about half of the sum. A list is of 500
-tokens a row where it has no other number; bits let through one token in 64.
+tokens a row where it has no other number; bits let through one token in 64. What torch does on the same rows
+is no whole choice, but what one would begin with: "torch logsumexp", "torch topk 50", "torch sort", and for
+beams "torch log_softmax, topk". --groups 1 with --rows 512 is one beam of 512.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +43,9 @@ from forkdecode.step import (
     TopK,
 )
 
-PROMPT, GENERATED = 200, 50
+PROMPT, GENERATED, SEED = 200, 50, 0
 Requests = list[SelectionRequest]
+Way = Callable[[], object]
 
 
 class Batch:
@@ -49,7 +53,7 @@ class Batch:
 
     def __init__(self, rows: int, groups: int, vocab: int) -> None:
         self.groups, self.each, self.vocab = groups, rows // groups, vocab
-        self._rng = np.random.default_rng(0)
+        self._rng = np.random.default_rng(SEED)
         self._histories = [
             (self._ids(PROMPT), self._ids(self.each * GENERATED).reshape(self.each, GENERATED))
             for _ in range(groups)
@@ -193,23 +197,46 @@ def strategies(batch: Batch) -> dict[str, Requests]:
     return found
 
 
-def measured(args: argparse.Namespace) -> dict[str, float]:
+def by_torch(logits: torch.Tensor, groups: int) -> dict[str, Way]:
+    """What a choice would begin with, by torch. Beams look for twice as many candidates as they have rows."""
+    rows, vocab = logits.shape
+    most = 2 * rows // groups
+
+    def candidates() -> object:
+        return logits.float().log_softmax(1).view(groups, rows // groups * vocab).topk(most, 1)
+
+    return {
+        "torch logsumexp": lambda: logits.logsumexp(1),
+        "torch topk 50": lambda: logits.topk(50, 1),
+        "torch sort": lambda: logits.sort(1, descending=True),
+        "torch log_softmax, topk": candidates,
+    }
+
+
+def chosen(logits: torch.Tensor, requests: Requests) -> None:
+    """One choice as the engine makes it. Raises RuntimeError where a request failed."""
+    for result in select(logits, requests, threads=1):
+        if result.error is not None:
+            raise RuntimeError(str(result.error))
+
+
+def measured(args: argparse.Namespace, rows: int) -> dict[str, float]:
     """Microseconds a row by option."""
-    batch = Batch(args.rows, args.groups, args.vocab)
-    values = np.random.default_rng(1).standard_normal((args.rows, args.vocab), np.float32) * 3
+    batch = Batch(rows, args.groups, args.vocab)
+    values = np.random.default_rng(SEED + 1).standard_normal((rows, args.vocab), np.float32) * 3
     logits = torch.from_numpy(values).to(getattr(torch, args.dtype))
     torch.set_num_threads(1)
-    ways = filters(batch) | processors(batch) | strategies(batch)
-    ways = {name: requests for name, requests in ways.items() if args.only in name}
-    took: dict[str, list[float]] = {name: [] for name in ways}
+    options = filters(batch) | processors(batch) | strategies(batch)
+    ways: dict[str, Way] = {name: partial(chosen, logits, own) for name, own in options.items()}
+    ways |= by_torch(logits, args.groups)
+    took: dict[str, list[float]] = {name: [] for name in ways if args.only in name}
     for turn in range(args.rounds + 1):
-        for name, requests in ways.items():
+        for name, times in took.items():
             began = time.thread_time()
-            results = select(logits, requests, threads=1)
+            ways[name]()
             spent = time.thread_time() - began
-            assert all(result.error is None for result in results), (name, results)
             if turn:
-                took[name].append(1e6 * spent / args.rows)
+                times.append(1e6 * spent / rows)
     return {name: round(statistics.median(times), 1) for name, times in took.items()}
 
 
@@ -217,7 +244,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rows", type=int, default=128)
+    parser.add_argument("--rows", type=int, nargs="+", default=[128])
     parser.add_argument("--groups", type=int, default=16)
     parser.add_argument("--vocab", type=int, default=49_152)
     parser.add_argument("--only", default="", help="options whose name has this text")
@@ -225,12 +252,16 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()
-    found = measured(args)
-    for name, microseconds in found.items():
-        print(f"{name:36s} {microseconds:8.1f}")
-    if args.record:
-        given = {"rows": args.rows, "groups": args.groups, "vocab": args.vocab, "dtype": args.dtype}
-        record("selection", {**given, "microseconds": found}, args.record)
+    for rows in args.rows:
+        if rows % args.groups:
+            parser.error(f"--rows {rows}: not a multiple of --groups {args.groups}")
+        found = measured(args, rows)
+        print(f"{rows} rows in {args.groups} groups, microseconds a row")
+        for name, microseconds in found.items():
+            print(f"{name:36s} {microseconds:8.1f}")
+        if args.record:
+            given = {"rows": rows, "groups": args.groups, "vocab": args.vocab, "dtype": args.dtype}
+            record("selection", {**given, "seed": SEED, "microseconds": found}, args.record)
 
 
 if __name__ == "__main__":
