@@ -8,8 +8,11 @@ with torch; there it holds from 16 rows on.
 
 from __future__ import annotations
 
+import inspect
 import platform
+import re
 from collections.abc import Callable
+from dataclasses import fields
 from functools import cache
 from typing import TypeAlias
 
@@ -96,15 +99,28 @@ def _one_dnn_takes(dtype: torch.dtype) -> bool:
 
 def pack_linears(model: torch.nn.Module, linear: type[Linear] = PackedLinear) -> int:
     """Replaces the model's linear layers on the CPU in place, by `linear` of their weights and biases;
-    returns how many. Others stay as they are."""
+    returns how many. Others stay as they are, and so do those whose weight the module around them takes to
+    multiply by it itself."""
     packed = 0
     for parent in list(model.modules()):
+        taken = _weights_taken(type(parent))
         for name, child in list(parent.named_children()):
-            replacement = _packed(child, linear)
+            replacement = None if name in taken else _packed(child, linear)
             if replacement is not None:
                 setattr(parent, name, replacement)
                 packed += 1
     return packed
+
+
+@cache
+def _weights_taken(kind: type[torch.nn.Module]) -> frozenset[str]:
+    """Children whose weight, and not only its facts, stands in the source of the module's forward."""
+    try:
+        source = inspect.getsource(kind.forward)
+    except (OSError, TypeError):  # made by hand, without a source
+        return frozenset()
+    facts = "|".join(field.name for field in fields(WeightFacts))
+    return frozenset(re.findall(rf"\bself\.(\w+)\.weight\b(?!\.(?:{facts})\b)", source))
 
 
 def _packed(module: torch.nn.Module, linear: type[Linear]) -> Linear | None:

@@ -168,7 +168,7 @@ def _check_layers(name: str, model: PreTrainedModel, recorder: _Recorder) -> Non
     if len({layer.key.data_ptr() for layer in layers.values()}) < expected:
         raise refuse(name, "layers share their KV cache; each needs its own")
     if all(torch.equal(layer.key[:, :, 0], layer.key[:, :, 1]) for layer in layers.values()):
-        raise refuse(name, "positions don't reach its keys")
+        raise refuse(name, "positions don't reach its keys: no layer has position embeddings")
 
 
 def _windows(name: str, model: PreTrainedModel, layers: list[_Layer]) -> tuple[int | None, ...]:

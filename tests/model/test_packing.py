@@ -43,6 +43,28 @@ def test_replaces_linear_and_conv1d_only() -> None:
     assert isinstance(model[1], torch.nn.LayerNorm)
 
 
+class Router(torch.nn.Module):
+    """As LongCat-Flash's takes the weight of one linear layer, and Hunyuan's looks at that of another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.classifier = torch.nn.Linear(8, 4, bias=False)
+        self.gate = torch.nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores = torch.nn.functional.linear(x.double(), self.classifier.weight.double())
+        return self.gate(scores.to(self.gate.weight.dtype))  # type: ignore[no-any-return]
+
+
+def test_a_weight_that_the_module_around_it_takes_stays() -> None:
+    torch.manual_seed(0)
+    router, x = Router(), torch.randn(16, 8)
+    want = router(x)
+    assert pack_linears(router) == 1
+    assert isinstance(router.classifier, torch.nn.Linear)
+    torch.testing.assert_close(router(x), want)
+
+
 @pytest.mark.skipif(not can_pack(torch.float32), reason="torch without oneDNN")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
