@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from forkdecode_kernels.cpu.selection import allowed as cpu
 from forkdecode_kernels.reference import allowed as reference
+from forkdecode_kernels.transfer import to_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +65,34 @@ def keep_bits(values: torch.Tensor, words: NDArray[np.uint32], *, threads: int =
         raise ValueError(f"a mask of {len(values)} rows of {vocab} bits can't be {words.shape}")
     if values.device.type == "cpu":
         cpu.keep_bits(values, words, threads)
+    elif values.device.type == "cuda":
+        gpu_bits(values, words)
     else:
         reference.keep_bits(values, words)
+
+
+def gpu_bits(values: torch.Tensor, words: NDArray[np.uint32]) -> None:
+    """`keep_bits` by a Triton kernel; one copy to the device."""
+    from forkdecode_kernels.triton import float_rows as fast
+
+    rows, sent = to_device([np.arange(len(words)), words.view(np.int32)], values.device)
+    fast.keep_bits(values, rows, sent)
+
+
+def packed_lists(lists: TokenLists) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
+    """tokens, start [R], stop [R] int32: what each row may continue with, of the lists no more than that, and
+    what several rows share once. Unordered, and an id may stand twice."""
+    spans = np.stack([lists.start, np.maximum(lists.start, lists.stop), lists.also], 1).astype(np.int64)
+    each, which = np.unique(spans, axis=0, return_inverse=True)
+    row, at = reference.entries(each[:, 0], each[:, 1])
+    if lists.without_ends and len(lists.ends):
+        row, at = row[~lists.ends[at]], at[~lists.ends[at]]
+    beside = np.flatnonzero(each[:, 2])
+    owner = np.concatenate([row, np.repeat(beside, len(lists.also_ids))])
+    tokens = np.concatenate([lists.tokens[at], np.tile(lists.also_ids, len(beside))]).astype(np.int32)
+    edges = np.searchsorted(np.sort(owner), np.arange(len(each) + 1)).astype(np.int32)
+    which = which.ravel()
+    return tokens[np.argsort(owner, kind="stable")], edges[which], edges[which + 1]
 
 
 def find_entries(

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from forkdecode_kernels.calls import Call, Keeping, Source, Steps, alone, in_parts
 from forkdecode_kernels.cpu.selection import draw as cpu
 from forkdecode_kernels.reference import draw as reference
 from forkdecode_kernels.reference import logsumexp as reference_sums
-from forkdecode_kernels.transfer import to_device, to_host
+
+SETTINGS = ("temperature", "top_k", "top_p", "min_p", "typical_p")
+CHUNK_ELEMENTS = 1 << 25
+"""Logits that are sorted together, away from the CPU: some 100 bytes each."""
 
 OK, NOT_FINITE, NO_TOKEN = 0, 1, 2
 """Row status: drawn; the logits hold NaN or +inf; every logit is -inf."""
@@ -42,7 +47,8 @@ class Draws:
 
     logsumexp [m] float64 of the rows' logits as they came; status [m]: OK, NOT_FINITE or NO_TOKEN.
     distribution [m, V] float32, when asked for, on the logits' device: log-probabilities of the
-    distribution drawn from, -inf where filtered out (at temperature 0: of all tokens).
+    distribution drawn from (at temperature 0: of all tokens), -inf where filtered out; a device's is -inf
+    in rows that failed too.
     """
 
     tokens: NDArray[np.int64]
@@ -51,6 +57,13 @@ class Draws:
     logsumexp: NDArray[np.float64]
     status: NDArray[np.uint8]
     distribution: torch.Tensor | None = None
+
+
+class Distribution(NamedTuple):
+    """What draws leave on the device: the distribution [m, V] if asked for, logsumexp [m] of the rows."""
+
+    logprobs: torch.Tensor | None
+    logsumexp: torch.Tensor
 
 
 def filtered_draw(
@@ -67,7 +80,7 @@ def filtered_draw(
     row's answer depends on that row alone, bit for bit, whatever `threads` is.
     """
     _check(logits, draws, uniform)
-    if logits.device.type == "cuda" and (draws.typical_p >= 1).all():
+    if logits.device.type == "cuda":
         return gpu_draws(logits, draws, uniform, distribution=distribution)
     if logits.device.type != "cpu":
         return reference_draws(logits, draws, uniform, distribution=distribution)
@@ -98,59 +111,99 @@ def raw_logprobs_of(
 def gpu_draws(
     logits: torch.Tensor, draws: DrawRows, uniform: NDArray[np.float64], *, distribution: bool = False
 ) -> Draws:
-    """`filtered_draw` by the Triton kernels; typical sampling is not among their filters. One copy to the
-    device and one back."""
+    """`filtered_draw` on a device. One copy to it and one back."""
+    return alone(draws_call(draws, uniform, distribution=distribution), logits)
+
+
+def draws_call(draws: DrawRows, uniform: NDArray[np.float64], *, distribution: bool = False) -> Call[Draws]:
+    """`filtered_draw` on a device, in parts: by the Triton kernels, which have no typical sampling; with it
+    by sorts. Rows that are not to hang on each other's way are to be asked for apart."""
+    by_kernels = bool((draws.typical_p >= 1).all())
+    return (kernel_call if by_kernels else sorted_call)(draws, uniform, distribution=distribution)
+
+
+def is_sorted(typical_p: float) -> bool:
+    """Whether draws with it on a device are by sorts."""
+    return typical_p < 1
+
+
+@in_parts
+def kernel_call(draws: DrawRows, uniform: NDArray[np.float64], *, distribution: bool = False) -> Steps[Draws]:
+    """By the Triton kernels. Keeps a Distribution."""
     from forkdecode_kernels.triton import filtered_draw as fast
 
-    source = _source(draws)
+    own = _source(draws)
     settings = [draws.temperature, draws.top_k, draws.top_p, draws.min_p]
-    sent = to_device([draws.rows, source, uniform, *settings], logits.device)
+    source, sent = yield [draws.rows, own, uniform, *settings]
     rows, children, uniforms = sent[:3]
     drawn = fast.filtered_draw(
-        logits, rows, children, fast.DrawSettings(*sent[3:]), uniforms, distribution=distribution
+        source.values, rows, children, fast.DrawSettings(*sent[3:]), uniforms, distribution=distribution
     )
-    chosen = logits[rows[children], drawn.tokens.clamp(min=0)].double()
-    told = (drawn.tokens, drawn.logprobs, chosen, drawn.logsumexp, drawn.status)
-    tokens, logprobs, values, lse, status = to_host(told)
-    return Draws(
-        tokens,
-        logprobs,
-        _raw(values, lse[source], tokens),
-        lse,
-        status.astype(np.uint8),
-        drawn.distribution,
-    )
+    raw = _raw_there(source, rows, children, drawn.tokens, drawn.logsumexp)
+    kept = Distribution(drawn.distribution, drawn.logsumexp)
+    told = yield Keeping([drawn.tokens, drawn.logprobs, raw, drawn.logsumexp, drawn.status], kept)
+    tokens, logprobs, raws, lse, status = told
+    return Draws(tokens, logprobs, raws, lse, status.astype(np.uint8), drawn.distribution)
+
+
+@in_parts
+def sorted_call(draws: DrawRows, uniform: NDArray[np.float64], *, distribution: bool = False) -> Steps[Draws]:
+    """By sorts in float64, a bounded number of rows at a time. Keeps a Distribution."""
+    own, settings = _source(draws), [getattr(draws, name) for name in SETTINGS]
+    source, sent = yield [draws.rows, own, uniform, *settings]
+    rows, children, uniforms = sent[:3]
+    step = max(1, CHUNK_ELEMENTS // source.values.shape[1])
+    parts = []
+    for first in range(0, len(draws.rows), step):
+        last = min(first + step, len(draws.rows))
+        below, above = (int(draws.child_offsets[i]) for i in (first, last))
+        chosen = {name: t[first:last] for name, t in zip(SETTINGS, sent[3:], strict=True)}
+        at = children[below:above] - first, uniforms[below:above]
+        parts.append(_sorted(source.values[rows[first:last]], chosen, *at, distribution=distribution))
+    tokens, logprobs, lse, status = (torch.cat([p[i] for p in parts]) for i in range(4))
+    dense = torch.cat([p[4] for p in parts]) if distribution else None
+    raw = _raw_there(source, rows, children, tokens, lse)
+    told = yield Keeping([tokens, logprobs, raw, lse, status], Distribution(dense, lse))
+    drawn: tuple[NDArray[Any], ...] = tuple(told)
+    return Draws(drawn[0], drawn[1], drawn[2], drawn[3], drawn[4], dense)
+
+
+def _sorted(
+    logits: torch.Tensor,
+    settings: dict[str, torch.Tensor],
+    children: torch.Tensor,
+    uniforms: torch.Tensor,
+    *,
+    distribution: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """tokens, logprobs [n] of the children; logsumexp, status [m] of the rows; the distribution, or [0]."""
+    picked = logits.float()
+    lse, valid = reference_sums.row_logsumexp(picked)
+    status = torch.where(valid, torch.where(lse.isneginf(), NO_TOKEN, OK), NOT_FINITE).to(torch.uint8)
+    fine = status == OK
+    logprobs, keep = reference.filtered_logprobs(torch.where(fine[:, None], picked, 0.0), **settings)
+    tokens = reference.draw(logprobs, keep, children, uniforms)
+    chosen = logprobs[children, tokens].float()
+    tokens = torch.where(fine[children], tokens, -1)
+    dense = torch.where(fine[:, None], logprobs.float(), -torch.inf) if distribution else picked[:0]
+    return tokens, chosen, torch.where(valid, lse, torch.nan), status, dense
+
+
+def _raw_there(
+    source: Source, rows: torch.Tensor, children: torch.Tensor, tokens: torch.Tensor, lse: torch.Tensor
+) -> torch.Tensor:
+    """[N] Log-softmax before any change, of the drawn tokens; NaN where the row failed."""
+    safe = tokens.clamp(min=0)
+    own = (source.values[rows[children], safe].double() - lse[children]).float()
+    # Values that were changed are rows of their own, in order.
+    return torch.where(tokens < 0, torch.nan, source.raw_logprobs(children, safe, own))
 
 
 def reference_draws(
     logits: torch.Tensor, draws: DrawRows, uniform: NDArray[np.float64], *, distribution: bool = False
 ) -> Draws:
     """`filtered_draw` by full sorts in float64, on any device."""
-    picked = logits[torch.from_numpy(draws.rows).to(logits.device)].float()
-    lse, valid = reference_sums.row_logsumexp(picked)
-    status = np.where(valid.cpu().numpy(), OK, NOT_FINITE).astype(np.uint8)
-    status[(status == OK) & np.isneginf(lse.cpu().numpy())] = NO_TOKEN
-    fine = torch.from_numpy(status == OK).to(logits.device)
-    safe = torch.where(fine[:, None], picked, 0.0)
-    settings = {
-        name: torch.from_numpy(getattr(draws, name)).to(logits.device)
-        for name in ("temperature", "top_k", "top_p", "min_p", "typical_p")
-    }
-    logprobs, keep = reference.filtered_logprobs(safe, **settings)
-    source = torch.from_numpy(_source(draws)).to(logits.device)
-    tokens = reference.draw(logprobs, keep, source, torch.from_numpy(uniform).to(logits.device))
-    chosen = logprobs[source, tokens].float()
-    values = picked[source, tokens].double()
-    tokens = torch.where(fine[source], tokens, -1)
-    told = [t.cpu().numpy() for t in (tokens, values, lse[source])]
-    return Draws(
-        told[0],
-        chosen.cpu().numpy(),
-        _raw(told[1], told[2], told[0]),
-        lse.cpu().numpy(),
-        status,
-        logprobs.float() if distribution else None,
-    )
+    return alone(sorted_call(draws, uniform, distribution=distribution), logits)
 
 
 def _source(draws: DrawRows) -> NDArray[np.int64]:
@@ -170,7 +223,7 @@ def _check(logits: torch.Tensor, draws: DrawRows, uniform: NDArray[np.float64]) 
     if logits.dim() != 2 or logits.shape[1] == 0:
         raise ValueError(f"logits must be [M, V], not {tuple(logits.shape)}")
     m = len(draws.rows)
-    for name in ("temperature", "top_k", "top_p", "min_p", "typical_p"):
+    for name in SETTINGS:
         if getattr(draws, name).shape != (m,):
             raise ValueError(f"{name} must have one value for each of the {m} rows")
     if m and (draws.rows.min() < 0 or draws.rows.max() >= logits.shape[0]):

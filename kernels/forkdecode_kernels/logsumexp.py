@@ -39,7 +39,22 @@ def float_rows(
         raise ValueError(f"rows must be in 0 .. {len(logits) - 1}")
     if logits.device.type == "cpu":
         return FloatRows(*cpu.float_rows(logits, rows, log_softmax=log_softmax, threads=threads))
+    if logits.device.type == "cuda":
+        return gpu_rows(logits, rows, log_softmax=log_softmax)
     return device_rows(logits, rows, log_softmax=log_softmax)
+
+
+def gpu_rows(logits: torch.Tensor, rows: NDArray[np.int64], *, log_softmax: bool) -> FloatRows:
+    """`float_rows` by the Triton kernels; one copy to the device and one back."""
+    from forkdecode_kernels.triton import float_rows as fast
+
+    logits = logits if logits.stride(1) == 1 else logits.contiguous()
+    (index,) = to_device([rows], logits.device)
+    sums = fast.row_logsumexp(logits, index)
+    values = torch.empty(len(rows), logits.shape[1], dtype=torch.float32, device=logits.device)
+    fast.float_rows(logits, index, sums, values, log_softmax=log_softmax)
+    (lse,) = to_host([sums])
+    return FloatRows(values, lse, ~np.isnan(lse))
 
 
 def device_rows(logits: torch.Tensor, rows: NDArray[np.int64], *, log_softmax: bool) -> FloatRows:

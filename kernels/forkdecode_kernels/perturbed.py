@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from forkdecode_kernels.calls import Steps, alone, in_parts
 from forkdecode_kernels.cpu.selection import perturbed as cpu
 from forkdecode_kernels.reference.perturbed import conditioned
-from forkdecode_kernels.transfer import to_device, to_host
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
@@ -36,13 +36,15 @@ class PerturbedRows:
 class Perturbed:
     """N continuations, row after row, each row's best first; of equals the lower token.
 
-    rows, tokens [N]; logprobs [N] float32: of the token alone. perturbed [N] float64: with noise.
+    rows, tokens [N]; logprobs [N] float32: of the token alone. perturbed [N] float64: with noise. raw [N]:
+    log-softmax of the logits before any change, of a device's selection alone.
     """
 
     rows: I64
     tokens: I64
     logprobs: NDArray[np.float32]
     perturbed: F64
+    raw: NDArray[np.float32] | None = None
 
 
 def perturbed_topk(logprobs: torch.Tensor, rows: PerturbedRows, *, threads: int = 1) -> Perturbed:
@@ -66,27 +68,35 @@ def perturbed_topk(logprobs: torch.Tensor, rows: PerturbedRows, *, threads: int 
 
 
 def gpu_topk(logprobs: torch.Tensor, rows: PerturbedRows) -> Perturbed:
-    """`perturbed_topk` with noise by a Triton kernel and torch's top-k; one copy to the device and one back.
+    """`perturbed_topk` on a device. One copy to it and one back."""
+    if not len(rows.k):
+        none = np.empty(0, np.int64)
+        return Perturbed(none, none, np.empty(0, np.float32), np.empty(0))
+    return alone(perturbed_call(rows, logprobs.shape[1]), logprobs)
+
+
+@in_parts
+def perturbed_call(rows: PerturbedRows, vocab: int) -> Steps[Perturbed]:
+    """`perturbed_topk` on a device, in parts: noise by a Triton kernel and torch's top-k.
 
     Which of equals is listed last is torch's choice; the noise has 52 bits, so that there are none.
     """
     from forkdecode_kernels.triton import perturbed as fast
 
-    if not len(rows.k):
-        none = np.empty(0, np.int64)
-        return Perturbed(none, none, np.empty(0, np.float32), np.empty(0))
-    lineage, position = to_device([rows.lineage.view(np.int64), rows.position], logprobs.device)
-    most = min(int(rows.k.max()), logprobs.shape[1])
-    best = torch.topk(fast.noisy(logprobs, lineage, position), most, dim=1)
-    told = to_host([best.indices, best.values, logprobs.gather(1, best.indices)])
-    tokens, noisy, chosen = told
+    source, (lineage, position) = yield [rows.lineage.view(np.int64), rows.position]
+    most = min(int(rows.k.max()), vocab)
+    best = torch.topk(fast.noisy(source.values, lineage, position), most, dim=1)
+    each = torch.arange(len(rows.k), device=best.indices.device)[:, None]
+    own = source.values.gather(1, best.indices)
+    raws = source.raw_logprobs(each, best.indices, own)
+    tokens, noisy, chosen, raw = yield [best.indices, best.values, own, raws]
     listed = (np.arange(most) < rows.k[:, None]) & (noisy > -np.inf)
     row, _ = np.nonzero(listed)
     g = rows.base[row] + noisy[listed]
     perturbed = conditioned(g, rows.base[row] + noisy[row, 0], rows.maximum[row])
     token = tokens[listed]
     order = np.lexsort((token, -perturbed, row))
-    return Perturbed(row, token[order], chosen[listed][order], perturbed[order])
+    return Perturbed(row, token[order], chosen[listed][order], perturbed[order], raw[listed][order])
 
 
 def _check(logprobs: torch.Tensor, rows: PerturbedRows) -> None:

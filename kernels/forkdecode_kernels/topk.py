@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from forkdecode_kernels.calls import Steps, alone, in_parts
 from forkdecode_kernels.cpu.selection import topk as cpu
 from forkdecode_kernels.cpu.selection.row_best import best_of_rows
 from forkdecode_kernels.reference import logsumexp as reference_sums
@@ -30,7 +31,8 @@ class RowGroups:
 class Continuations:
     """One group's best, ordered by score, then row, then token. rows count from the group's first row.
 
-    valid: no row has NaN or +inf; the arrays are empty otherwise.
+    valid: no row has NaN or +inf; the arrays are empty otherwise. raw [N]: log-softmax of the
+    logits before any change, of a device's selection alone.
     """
 
     rows: NDArray[np.int64]
@@ -38,6 +40,7 @@ class Continuations:
     scores: NDArray[np.float32]
     logprobs: NDArray[np.float32]
     valid: bool
+    raw: NDArray[np.float32] | None = None
 
 
 _INVALID = Continuations(
@@ -144,17 +147,29 @@ def _cpu_flat(
 def gpu_groups(
     logits: torch.Tensor, groups: RowGroups, base: NDArray[np.float32], normalized: bool
 ) -> list[Continuations]:
-    """`beam_topk` by the Triton kernels."""
+    """`beam_topk` by the Triton kernels. One copy to the device and one back."""
+    return alone(groups_call(groups, base, logits.shape[1], normalized=normalized), logits)
+
+
+@in_parts
+def groups_call(
+    groups: RowGroups, base: NDArray[np.float32], vocab: int, *, normalized: bool
+) -> Steps[list[Continuations]]:
+    """`beam_topk` on a device, in parts."""
     from forkdecode_kernels.triton import beam_topk as fast
     from forkdecode_kernels.triton.packed_order import EMPTY, unpacked
 
-    vocab = logits.shape[1]
     k = np.minimum(groups.k, groups.count * vocab)
-    found = fast.beam_topk(logits, groups.start, groups.count, k, base, normalized=normalized)
+    part = fast.beam_topk(groups.start, groups.count, k, base, vocab, normalized=normalized)
+    source, sent = yield part.arrays
+    told = yield part.launch(source, sent)
+    found = part.read(told)
     result = []
-    for packed, logprobs, wanted, fine in zip(found.packed, found.logprobs, k, found.valid, strict=True):
-        n = int((packed[:wanted] != EMPTY).sum())
-        result.append(Continuations(*unpacked(packed[:n], vocab), logprobs[:n], True) if fine else _INVALID)
+    for g, (wanted, fine) in enumerate(zip(k, found.valid, strict=True)):
+        own = slice(int((found.packed[g, :wanted] != EMPTY).sum()))
+        chosen = unpacked(found.packed[g, own], vocab)
+        whole = Continuations(*chosen, found.logprobs[g, own], True, found.raw[g, own])
+        result.append(whole if fine else _INVALID)
     return result
 
 

@@ -7,7 +7,20 @@ import torch
 from numpy.typing import NDArray
 
 from forkdecode_kernels.reference.logsumexp import log_softmax, row_logsumexp
-from forkdecode_kernels.transfer import to_device, to_host
+
+
+def best_of_sorted(
+    logits: torch.Tensor, base: torch.Tensor, most: int, *, normalized: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """logits [m, V], base [m] float32 -> tokens, scores, logprobs [m, most], best first, of equals the lower
+    token; valid [m]. The scores of a row that is not valid are -inf."""
+    lse, valid = row_logsumexp(logits)
+    logprobs = logits.float() if normalized else log_softmax(logits, lse)
+    scores = torch.where(valid[:, None], base[:, None] + logprobs, -torch.inf)
+    # A stable sort leaves equals in the order of tokens, which topk would not.
+    best = torch.sort(scores, dim=1, descending=True, stable=True)
+    tokens = best.indices[:, :most]
+    return tokens, best.values[:, :most], logprobs.gather(1, tokens), valid
 
 
 def row_candidates(
@@ -20,17 +33,10 @@ def row_candidates(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_]]:
     """row, token, score, logprob [N] and valid [m] of the k[i] best of each logits[rows[i]], sorted by row,
     score and token."""
-    index, bases = to_device([rows, base], logits.device)
-    chosen = logits[index]
-    lse, valid = row_logsumexp(chosen)
-    logprobs = chosen.float() if normalized else log_softmax(chosen, lse)
-    scores = torch.where(valid[:, None], bases[:, None] + logprobs, -torch.inf)
+    index, bases = (torch.from_numpy(a).to(logits.device) for a in (rows, base))
     most = min(int(k.max()), logits.shape[1])
-    # A stable sort leaves equals in the order of tokens, which topk would not.
-    best = torch.sort(scores, dim=1, descending=True, stable=True)
-    tokens = best.indices[:, :most]
-    told = to_host([tokens, best.values[:, :most], logprobs.gather(1, tokens), valid])
-    kept_tokens, kept_scores, kept_logprobs, fine = told
-    listed = (np.arange(most) < k[:, None]) & (kept_scores > -np.inf)
+    found = best_of_sorted(logits[index], bases, most, normalized=normalized)
+    tokens, scores, logprobs, valid = (t.cpu().numpy() for t in found)
+    listed = (np.arange(most) < k[:, None]) & (scores > -np.inf)
     row, _ = np.nonzero(listed)
-    return row, kept_tokens[listed], kept_scores[listed], kept_logprobs[listed], fine
+    return row, tokens[listed], scores[listed], logprobs[listed], valid

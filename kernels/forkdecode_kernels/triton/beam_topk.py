@@ -9,12 +9,15 @@ Every reduction has a shape that the vocabulary alone decides, so that no result
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 import triton
 from numpy.typing import NDArray
 
+from forkdecode_kernels.calls import Source, Steps, in_parts
+from forkdecode_kernels.transfer import to_host
 from forkdecode_kernels.triton.beam_topk_kernels import (
     bound_kernel,
     collect_kernel,
@@ -39,10 +42,12 @@ def tile_warps(tile: int, most: int) -> int:
 @dataclass(frozen=True, slots=True)
 class PackedContinuations:
     """On the host. packed [G, k]: bits of score, then row * V + token, ascending, EMPTY at the end;
-    logprobs [G, k]; valid [G]: no row has NaN or +inf."""
+    logprobs, raw [G, k]: log-softmax of the values, and of what they were made of; valid [G]: no row has
+    NaN or +inf."""
 
     packed: NDArray[np.int64]
     logprobs: NDArray[np.float32]
+    raw: NDArray[np.float32]
     valid: NDArray[np.bool_]
 
 
@@ -50,6 +55,7 @@ class PackedContinuations:
 class _Inputs:
     """On the device. rows, owner [m] int32; groups [G, 3] int32: first of the m, count, k; base [m]."""
 
+    source: Source
     logits: torch.Tensor
     rows: torch.Tensor
     owner: torch.Tensor
@@ -57,48 +63,54 @@ class _Inputs:
     base: torch.Tensor
 
 
+@in_parts
 def beam_topk(
-    logits: torch.Tensor,
     start: NDArray[np.int64],
     count: NDArray[np.int64],
     k: NDArray[np.int64],
     base: NDArray[np.float32],
+    vocab: int,
     *,
     normalized: bool,
     tile: int = TILE,
     capacity: int | None = None,
-) -> PackedContinuations:
-    """The k best of each group; see forkdecode_kernels.topk. One copy to the device, one back, and
-    more where a group's list overflows. capacity: of a list. count * V must be below 2^32.
+) -> Steps[PackedContinuations]:
+    """The k best of each group; see forkdecode_kernels.topk. One more copy each way where a group's list
+    overflows. capacity: of a list. count * vocab must be below 2^32.
     """
-    logits = logits if logits.stride(1) == 1 else logits.contiguous()
-    tiles = triton.cdiv(logits.shape[1], tile)
+    tiles = triton.cdiv(vocab, tile)
     room = max(capacity or max(4096, 4 * int(k.max())), int(k.max()))
     # Hardly more tiles than wanted candidates: the bound would let nearly everything pass.
     narrow = count * tiles < 2 * k
-    inputs = _upload(logits, start, count, np.where(narrow, 0, k), base)
+    source, sent = yield _arrays(start, count, np.where(narrow, 0, k), base)
+    inputs = _Inputs(source, _rows_of(source.values), *sent)
     scores, shift, valid = _sums(inputs, tiles, tile, normalized)
     found, lists = _collected(inputs, scores, shift, int(count.max()) * tiles, tiles, tile, room)
     best = torch.sort(lists, dim=1).values[:, : int(k.max())].contiguous()
-    return _exact(inputs, shift, valid, found, best, count, k, narrow, room)
+    _fill(inputs, best, shift, count, k, np.flatnonzero(narrow))
+    bad = torch.zeros(len(best), dtype=torch.int32, device=best.device)
+    bad.index_add_(0, inputs.owner, (valid == 0).int())
+    counts, faults, *told = yield [found, bad, *_picked(inputs, shift, best)]
+    overflowing = (faults == 0) & (counts > room)
+    if overflowing.any():
+        _fill(inputs, best, shift, count, k, np.flatnonzero(overflowing))
+        told = to_host(_picked(inputs, shift, best))
+    packed, logprobs, raw = told
+    return PackedContinuations(packed, logprobs, raw, faults == 0)
 
 
-def _upload(
-    logits: torch.Tensor,
-    start: NDArray[np.int64],
-    count: NDArray[np.int64],
-    k: NDArray[np.int64],
-    base: NDArray[np.float32],
-) -> _Inputs:
-    """One copy."""
+def _rows_of(values: torch.Tensor) -> torch.Tensor:
+    return values if values.stride(1) == 1 else values.contiguous()
+
+
+def _arrays(
+    start: NDArray[np.int64], count: NDArray[np.int64], k: NDArray[np.int64], base: NDArray[np.float32]
+) -> list[NDArray[Any]]:
+    """What _Inputs names after the logits."""
     owner = np.repeat(np.arange(len(start)), count)
     first = np.cumsum(count) - count
     rows = np.arange(len(owner)) - first[owner] + start[owner]
-    groups = np.stack([first, count, k], 1)
-    flat = [a.astype(np.int32).ravel() for a in (rows, owner, groups)] + [base.view(np.int32)]
-    sent = torch.from_numpy(np.concatenate(flat)).to(logits.device)
-    parts = torch.split(sent, [len(a) for a in flat])
-    return _Inputs(logits, parts[0], parts[1], parts[2].view(-1, 3), parts[3].view(torch.float32))
+    return [*(a.astype(np.int32) for a in (rows, owner, np.stack([first, count, k], 1))), base]
 
 
 def _sums(
@@ -180,49 +192,28 @@ def _collected(
     return found, lists
 
 
-def _exact(
+def _fill(
     inputs: _Inputs,
-    shift: torch.Tensor,
-    valid: torch.Tensor,
-    found: torch.Tensor,
     best: torch.Tensor,
+    shift: torch.Tensor,
     count: NDArray[np.int64],
     k: NDArray[np.int64],
-    narrow: NDArray[np.bool_],
-    room: int,
-) -> PackedContinuations:
-    """Fills in the groups that have no complete list, and brings all to the host."""
+    groups: NDArray[np.int64],
+) -> None:
+    """The best of groups that have no complete list, by selecting over all their candidates."""
     last = np.cumsum(count)
-
-    def fill(groups: NDArray[np.int64]) -> None:
-        for g in groups.tolist():
-            own = slice(int(last[g] - count[g]), int(last[g]))
-            wanted = int(min(k[g], count[g] * inputs.logits.shape[1]))
-            best[g] = EMPTY
-            best[g, :wanted] = dense_best(
-                inputs.logits, inputs.rows[own], inputs.base[own], shift[own], wanted
-            )
-
-    fill(np.flatnonzero(narrow))
-    host, counts, fine = _download(inputs, shift, valid, found, best)
-    overflowing = fine & (counts > room)
-    if overflowing.any():
-        fill(np.flatnonzero(overflowing))
-        host, _, _ = _download(inputs, shift, valid, found, best)
-    width = best.shape[1]
-    return PackedContinuations(host[:, :width], host[:, width:].astype(np.int32).view(np.float32), fine)
+    for g in groups.tolist():
+        own = slice(int(last[g] - count[g]), int(last[g]))
+        wanted = int(min(k[g], count[g] * inputs.logits.shape[1]))
+        best[g] = EMPTY
+        best[g, :wanted] = dense_best(inputs.logits, inputs.rows[own], inputs.base[own], shift[own], wanted)
 
 
-def _download(
-    inputs: _Inputs, shift: torch.Tensor, valid: torch.Tensor, found: torch.Tensor, best: torch.Tensor
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-    """Lists and bits of log-probabilities [G, 2 k], candidates found [G], validity [G], in one copy."""
+def _picked(inputs: _Inputs, shift: torch.Tensor, best: torch.Tensor) -> list[torch.Tensor]:
+    """The lists, and log-probabilities [G, k] float32 of the values and of what they were made of."""
     vocab = inputs.logits.shape[1]
     flat = torch.where(best != EMPTY, best & 0xFFFFFFFF, 0)
-    at = inputs.groups[:, :1] + flat // vocab
-    values = inputs.logits[inputs.rows[at].long(), flat % vocab].double()
-    logprobs = (values - shift[at]).float().view(torch.int32).long()
-    bad = torch.zeros(len(best), dtype=torch.int64, device=best.device)
-    bad.index_add_(0, inputs.owner, (valid == 0).long())
-    host = torch.cat([best, logprobs, found.long()[:, None], bad[:, None]], 1).cpu().numpy()
-    return host[:, :-2], host[:, -2], host[:, -1] == 0
+    at, token = inputs.groups[:, :1] + flat // vocab, flat % vocab
+    rows = inputs.rows[at].long()
+    logprobs = (inputs.logits[rows, token].double() - shift[at]).float()
+    return [best, logprobs, inputs.source.raw_logprobs(rows, token, logprobs)]

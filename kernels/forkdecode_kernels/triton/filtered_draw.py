@@ -109,7 +109,7 @@ def filtered_draw(
         )
     dense = None
     if distribution:
-        dense = torch.full((m, vocab), torch.nan, dtype=torch.float32, device=device)
+        dense = torch.full((m, vocab), -torch.inf, dtype=torch.float32, device=device)
         distribution_kernel[(m, chunks)](
             logits,
             rows,

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from forkdecode_kernels.calls import alone
 from forkdecode_kernels.reference.topk import group_topk
 from forkdecode_kernels.topk import RowGroups, gpu_groups, reference_group
 from forkdecode_kernels.triton import beam_topk as kernels
@@ -20,8 +21,9 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 def run(logits, sizes, ks, base, **options):  # type: ignore[no-untyped-def]
     count = np.array(sizes)
     start = np.cumsum(count) - count
-    return kernels.beam_topk(
-        logits, start, count, np.array(ks), base, normalized=options.pop("normalized", False), **options
+    vocab, normalized = logits.shape[1], options.pop("normalized", False)
+    return alone(
+        kernels.beam_topk(start, count, np.array(ks), base, vocab, normalized=normalized, **options), logits
     )
 
 
