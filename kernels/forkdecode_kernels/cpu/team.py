@@ -16,6 +16,7 @@ from numba import types
 from numba.core.ccallback import CFunc
 from numba.extending import intrinsic
 
+from forkdecode_kernels.cpu.selection.code_folder import code_folder
 from forkdecode_kernels.cpu.selection.jit import stamp
 from forkdecode_kernels.cpu.selection.parallel import for_each_block
 
@@ -39,7 +40,8 @@ def compile_work(function: Callable[[Any], None]) -> Work:
     as forkdecode_kernels.cpu.selection.jit does."""
     made = _callback(function)
     try:
-        made.enable_caching()
+        with code_folder():
+            made.enable_caching()
     except RuntimeError:  # no folder to cache in
         made = _callback(function)
     else:

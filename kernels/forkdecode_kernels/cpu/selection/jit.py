@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 import numba
 
+from forkdecode_kernels.cpu.selection.code_folder import code_folder
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 # NaN and infinities keep their meaning. Reordered sums are still the same sums on every call: the
@@ -51,7 +53,8 @@ def reduction(function: F) -> F:
 def _compile(function: F, extra: dict[str, Any]) -> F:
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy"} | extra
     try:
-        compiled: F = numba.njit(cache=True, **options)(function)
+        with code_folder():
+            compiled: F = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # no folder to cache in, e.g. a read-only installation
         return _without_cache(function, options)
     return compiled if stamp(compiled) else _without_cache(function, options)
