@@ -10,7 +10,8 @@ from forkdecode.calls.arguments import is_batch
 from forkdecode.calls.handle import AsyncHandle
 from forkdecode.calls.many import in_order_async, list_calls
 from forkdecode.calls.tree import AsyncTree
-from forkdecode.client.settings import DEFAULT_ADDRESS, Settings, Tls, check_timeout
+from forkdecode.client.address import DEFAULT_ADDRESS
+from forkdecode.client.settings import Settings, Tls, check_timeout
 from forkdecode.client.transport import Transport
 from forkdecode.client.tree_links import AsyncRemoteLink
 from forkdecode.client.writer import Letter, Writer, detokenize_request, open_tree, read_events, resume_tree

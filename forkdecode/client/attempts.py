@@ -44,7 +44,8 @@ class Attempts:
             return error.retry_after is not None
         # The server may still hold the id of an attempt whose connection was lost.
         held = isinstance(error, InvalidRequestError) and error.field == "request_id" and self._made > 0
-        return held or isinstance(error, UnavailableError)
+        wrong = error.field == "address"  # there is no such host, and will not be in a moment
+        return held or (isinstance(error, UnavailableError) and not wrong)
 
 
 def _jittered(backoff: float, hint: float | None) -> float:

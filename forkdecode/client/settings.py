@@ -10,15 +10,14 @@ from typing import TypeAlias
 import grpc
 
 from forkdecode.checks import check_float, check_int, check_unicode, keep, shown
+from forkdecode.client.address import DEFAULT_ADDRESS, check_address
 from forkdecode.client.forks import GRPC
 from forkdecode.client.pem import check_certificates, check_pair
 from forkdecode.errors import invalid
 
 Pem: TypeAlias = str | os.PathLike[str] | bytes
 """A file's path, or what such a file holds."""
-DEFAULT_ADDRESS = "127.0.0.1:50051"
 MAX_RETRIES = 1000
-MAX_PORT = 65_535
 _FOREVER = 1e9
 """Seconds: 31 years. gRPC counts deadlines in nanoseconds since 1970, and those of centuries overflow."""
 _OPTIONS = (
@@ -92,11 +91,7 @@ class Settings:
     retries: int = 5
 
     def __post_init__(self) -> None:
-        if not check_unicode("address", self.address, "host:port"):
-            raise invalid("address", "is empty", "host:port")
-        port = "" if self.address.startswith("unix") else self.address.rpartition(":")[2].lstrip("0")
-        if port.isdecimal() and (len(port) > 5 or int(port) > MAX_PORT):  # gRPC would take its last 16 bits
-            raise invalid("address", f"{shown(self.address)} has no port", f"host:port, at most {MAX_PORT}")
+        keep(self, "address", check_address)
         if self.token is not None:
             text = check_unicode("token", self.token, "a text of visible ASCII")
             if not text or not (text.isascii() and text.isprintable()) or " " in text:

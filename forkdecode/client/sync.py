@@ -13,8 +13,9 @@ from forkdecode.calls.arguments import is_batch
 from forkdecode.calls.handle import EventStream, Handle
 from forkdecode.calls.many import in_order
 from forkdecode.calls.tree import Tree
+from forkdecode.client.address import DEFAULT_ADDRESS
 from forkdecode.client.loop_thread import LoopThread
-from forkdecode.client.settings import DEFAULT_ADDRESS, Settings, Tls, check_timeout
+from forkdecode.client.settings import Settings, Tls, check_timeout
 from forkdecode.client.transport import Put, Transport
 from forkdecode.client.tree_links import RemoteLink
 from forkdecode.client.writer import Letter, Writer, detokenize_request, open_tree, read_events, resume_tree

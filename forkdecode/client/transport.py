@@ -8,6 +8,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import grpc
 
+from forkdecode.client.address import unknown_host
 from forkdecode.client.attempts import Attempts
 from forkdecode.client.settings import Settings
 from forkdecode.client.tree_call import Put as PutTree
@@ -86,7 +87,7 @@ class Transport:
                     message, timeout=attempts.seconds_left(), metadata=self._settings.metadata
                 )
             except grpc.aio.AioRpcError as error:
-                failure = _told(error, request_id, timeout)
+                failure = self._told(error, request_id, timeout)
             except asyncio.CancelledError:
                 if self._closed:
                     raise self._cancelled(request_id) from None
@@ -111,7 +112,7 @@ class Transport:
                     return self._opened(loop, call, first, put)
                 failure: ForkdecodeError = UnavailableError("the server ended the call without a session")
             except grpc.aio.AioRpcError as error:
-                failure = _told(error, None, timeout)
+                failure = self._told(error, None, timeout)
             except TimeoutError as error:
                 failure = DeadlineError(f"timeout: not open after {timeout:g} s", field="timeout")
                 failure.__cause__ = error
@@ -184,7 +185,7 @@ class Transport:
                     "the server ended the stream without a result", request_id=letter.request_id
                 )
             except grpc.aio.AioRpcError as error:
-                failure = _told(error, letter.request_id, timeout)
+                failure = self._told(error, letter.request_id, timeout)
             except BaseException:
                 call.cancel()
                 raise
@@ -201,6 +202,17 @@ class Transport:
         self._endings.add(task)
         task.add_done_callback(self._endings.discard)
 
+    def _told(
+        self, error: grpc.aio.AioRpcError, request_id: str | None, timeout: float | None
+    ) -> ForkdecodeError:
+        failure = unknown_host(self._settings.address, error.details() or "") or error_of(error)
+        if isinstance(failure, DeadlineError) and timeout is not None:
+            failure = DeadlineError(f"timeout: not done after {timeout:g} s", field="timeout")
+        if failure.request_id is None:
+            failure.request_id = request_id
+        failure.__cause__ = error
+        return failure
+
     def _cancelled(self, request_id: str | None) -> ForkdecodeError:
         if self._closed:
             return EngineClosedError("the client was closed", request_id=request_id)
@@ -215,13 +227,3 @@ async def _ended(call: Any) -> None:
         return
     finally:
         call.cancel()  # no effect on one that has ended
-
-
-def _told(error: grpc.aio.AioRpcError, request_id: str | None, timeout: float | None) -> ForkdecodeError:
-    failure = error_of(error)
-    if isinstance(failure, DeadlineError) and timeout is not None:
-        failure = DeadlineError(f"timeout: not done after {timeout:g} s", field="timeout")
-    if failure.request_id is None:
-        failure.request_id = request_id
-    failure.__cause__ = error
-    return failure
