@@ -1,11 +1,12 @@
 """Beams over a large catalogue: the walk through it, a wide beam against transformers, many at once.
 
-    python -m benchmarks.catalogue trie [--items 1000000] [--rows 512]
+    python -m benchmarks.catalogue trie [--items 1000000] [--rows 512] [--seed N]
     python -m benchmarks.catalogue wide [--model M | --random] [--width 512] [--prompt 2000] [--items 1000000]
         [--peer-widths 4 16] [--kv-memory 4GiB] [--block-size 4] [--threads N] [--record FILE]
     python -m benchmarks.catalogue concurrent [--at 1 4 16] [--max-step-tokens N] [the same]
 
-Items are random: --depth levels of --codes codes each, which are token ids of the model's vocabulary.
+Items are random (--seed, of the prompts as well): --depth levels of --codes codes each, which are token ids
+of the model's vocabulary.
 
 trie: microseconds to say what --rows rows may continue with, and to move them on, at each depth; medians.
 
@@ -55,13 +56,13 @@ GOAL_US, GOAL_SHARE = 300.0, 0.15
 def trie(args: argparse.Namespace) -> dict[str, Any]:
     from forkdecode_kernels.trie import warm_up
 
-    rows = Items(args.items, args.depth, args.codes).rows()
+    rows = Items(args.items, args.depth, args.codes, args.seed).rows()
     begin = time.perf_counter()
     catalogue = build_catalogue(rows)
     built = time.perf_counter() - begin
     warm_up()
     constraint = CatalogueConstraint(catalogue, "eos", np.array([2]))
-    rng = np.random.default_rng(SEED + 1)
+    rng = np.random.default_rng(args.seed + 1)
     taken: list[list[float]] = [[] for _ in range(args.depth)]
     for _ in range(args.repeats):
         paths = rows[rng.integers(0, len(rows), args.rows)].astype(np.int64)
@@ -79,7 +80,7 @@ def trie(args: argparse.Namespace) -> dict[str, Any]:
 
 def wide(args: argparse.Namespace, path: Path) -> dict[str, Any]:
     loaded = load_model(args.model, args.dtype)
-    info, prompt = loaded.info, prompt_of(loaded, args.prompt)
+    info, prompt = loaded.info, prompt_of(loaded, args.prompt, args.seed)
     driver = Driver(loaded, path, args.threads, kv_memory=args.kv_memory, block_size=args.block_size)
     driver.run([prompt[:64]], min(args.width, 32), args.depth + 1)
     done = driver.run([prompt], args.width, args.depth + 1)
@@ -126,7 +127,7 @@ def _against(
 def _peer(args: argparse.Namespace, path: Path, width: int) -> dict[str, Any]:
     """transformers in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.catalogue", "peer", "--catalogue", str(path)]
-    for name in ("prompt", "depth", "dtype", "threads"):
+    for name in ("prompt", "depth", "dtype", "threads", "seed"):
         command += [f"--{name}", str(getattr(args, name))]
     command += ["--width", str(width), *(("--model", args.model) if args.model else ("--random",))]
     ran = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
@@ -140,7 +141,7 @@ def peer(args: argparse.Namespace) -> dict[str, Any]:
 
     torch.set_num_threads(args.threads)
     loaded, catalogue = load_model(args.model, args.dtype), open_catalogue(args.catalogue)
-    (eos, *_), prompt = loaded.info.eos_ids, prompt_of(loaded, args.prompt)
+    (eos, *_), prompt = loaded.info.eos_ids, prompt_of(loaded, args.prompt, args.seed)
 
     def allowed(_: int, ids: torch.Tensor) -> list[int]:
         node = catalogue.node(ids[begin:].tolist())
@@ -183,7 +184,7 @@ def concurrent(args: argparse.Namespace, path: Path) -> dict[str, Any]:
     budget = {"max_step_tokens": args.max_step_tokens, "max_prefill_tokens": args.max_step_tokens}
     memory = {"kv_memory": args.kv_memory, "block_size": args.block_size}
     driver = Driver(loaded, path, args.threads, **memory, **budget)
-    prompts = [prompt_of(loaded, args.prompt, number) for number in range(max(args.at))]
+    prompts = [prompt_of(loaded, args.prompt, args.seed + number) for number in range(max(args.at))]
     driver.run([prompts[0][:64]], min(args.width, 32), args.depth + 1)
     found = {}
     for count in args.at:
@@ -201,6 +202,7 @@ def _parser() -> argparse.ArgumentParser:
         part.add_argument("--items", type=int, default=1_000_000)
         part.add_argument("--depth", type=int, default=4)
         part.add_argument("--codes", type=int, default=256)
+        part.add_argument("--seed", type=int, default=SEED, help="of the items and the prompts")
         part.add_argument("--record", type=Path)
         if name == "trie":
             part.add_argument("--rows", type=int, default=512)
@@ -232,12 +234,12 @@ def main() -> None:
     else:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "catalogue"
-            Items(args.items, args.depth, args.codes).save(path)
+            Items(args.items, args.depth, args.codes, args.seed).save(path)
             found = wide(args, path) if args.part == "wide" else concurrent(args, path)
     settings = {k: v for k, v in vars(args).items() if k not in ("record", "catalogue")}
     if settings.get("model"):
         settings["model"] = Path(args.model).name
-    record("catalogue", {**settings, "seed": SEED, **found}, args.record)
+    record("catalogue", {**settings, **found}, args.record)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from forkdecode.constraints.catalogue_file import save_catalogue
 
 NAME = "items"
 SEED = 0
-"""Of items, random prompts and the random model."""
+"""Of the random model, and of items and prompts where no other is given."""
 BASE = 1000
 """The first token id of codes: level l's code c is token BASE + l * codes + c."""
 RANDOM: dict[str, Any] = {
@@ -43,9 +43,10 @@ class Items:
     count: int
     depth: int
     codes: int
+    seed: int = SEED
 
     def rows(self) -> NDArray[np.int32]:
-        rng = np.random.default_rng(SEED)
+        rng = np.random.default_rng(self.seed)
         drawn = rng.integers(0, self.codes, (self.count, self.depth), dtype=np.int32)
         return drawn + np.arange(self.depth, dtype=np.int32) * self.codes + BASE
 

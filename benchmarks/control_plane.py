@@ -6,15 +6,13 @@ step; they are drawn outside the timed part. The median shows the usual step; th
 which all rows cross a block boundary and take a new block each, and those that promote shared blocks.
 The mean is of the thread's own CPU time: on a busy machine wall time counts other programs' turns.
 
-    python benchmarks/control_plane.py [--width 512] [--prompts 250 2500 25000] [--json results.json]
+    python -m benchmarks.control_plane [--width 512] [--prompts 250 2500 25000] [--record FILE]
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,9 +22,12 @@ for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import numpy as np  # noqa: E402 - the thread count is read at import
 
+from benchmarks.record import record  # noqa: E402
 from forkdecode.kv import BlockPool, BlockTable, PrefixCache  # noqa: E402
 
 GOAL_US = 150.0
+SEED = 0
+"""Of the parents."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class Group:
 
 def measure(prompts: list[int], width: int, block_size: int, steps: int, warmup: int) -> list[Cost]:
     """All prompts step in turn in one process, so that a slow moment of the machine hits all alike."""
-    groups = [Group.start(prompt, width, block_size, seed=0) for prompt in prompts]
+    groups = [Group.start(prompt, width, block_size, SEED) for prompt in prompts]
     for _ in range(warmup + steps):
         for group in groups:
             group.step()
@@ -123,7 +124,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, nargs="+", default=[250, 2500, 25000], help="prompt lengths")
     parser.add_argument("--steps", type=int, default=256, help="timed steps (default 256, at least 64)")
     parser.add_argument("--warmup", type=int, default=32, help="steps before timing (default 32)")
-    parser.add_argument("--json", type=Path, help="write the numbers here")
+    parser.add_argument("--record", type=Path, help="append a record of each prompt to this file")
     options = parser.parse_args()
     if options.steps < 64:
         parser.error("--steps: at least 64, so that block boundaries are in the mean")
@@ -135,11 +136,11 @@ def main() -> None:
     print(
         f"\nslowest / fastest prompt: {ratio:.2f}; goal {GOAL_US:.0f} us at width 512, prompt 2500, block 16"
     )
-    if options.json:
-        settings = {k: v for k, v in vars(options).items() if k != "json"}
-        machine = {"python": platform.python_version(), "numpy": np.__version__, "cpu": platform.processor()}
-        record = {"settings": settings, "machine": machine, "goal_us": GOAL_US, "prompt_ratio": ratio}
-        options.json.write_text(json.dumps({**record, "costs": [asdict(c) for c in costs]}, indent=2) + "\n")
+    if options.record:
+        given = {"width": options.width, "block_size": options.block_size, "steps": options.steps}
+        for cost in costs:
+            found = {**given, "seed": SEED, "goal_us": GOAL_US, **asdict(cost)}
+            record("control_plane", found, options.record)
 
 
 if __name__ == "__main__":

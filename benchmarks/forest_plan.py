@@ -1,6 +1,6 @@
 """What the attention plan of a step costs: block tables to the node list that GPU kernels run from.
 
-    python -m benchmarks.forest_plan [--repeats 50]
+    python -m benchmarks.forest_plan [--repeats 50] [--record FILE]
 
 Microseconds of the thread's own CPU time, numpy's plan and the compiled one in turn in one process: a fresh
 plan, as beams need it at each step in which tables change; one whose contexts grow inside their last
@@ -14,11 +14,13 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 
+from benchmarks.record import record
 from forkdecode.kv.forest_items import ItemShape
 from forkdecode.kv.forest_lists import Lister
 from forkdecode.kv.forest_plan import ForestPlanner
@@ -27,8 +29,9 @@ from forkdecode.step import I32, DecodeRows
 
 GOAL_US = 200
 """Of a fresh plan of 512 rows of 160 blocks."""
-SIZE = 16
+SIZE, SEED = 16, 0
 SHAPE = ItemShape(SIZE, (4, 16), 4, 8, 132)
+PLANS = ("fresh", "grown", "same")
 LISTERS: dict[str, Lister | None] = {"numpy": None, "compiled": compiled_lister}
 
 
@@ -43,13 +46,13 @@ def forked(rng: np.random.Generator, rows: int, columns: int, first: int) -> I32
 
 def beam(columns: int) -> list[DecodeRows]:
     """512 rows of 160 blocks, the last `columns` of which are not all rows'."""
-    tails = forked(np.random.default_rng(0), 512, columns, 1000)
+    tails = forked(np.random.default_rng(SEED), 512, columns, 1000)
     return [DecodeRows(0, np.arange(160 - columns, dtype=np.int32), tails, 159 * SIZE + 1)]
 
 
 def groups(count: int, width: int, shared: int) -> list[DecodeRows]:
     """`count` beams with 20 blocks of prompt, the first `shared` of which eight of them have in common."""
-    rng, found = np.random.default_rng(0), []
+    rng, found = np.random.default_rng(SEED), []
     for group in range(count):
         trunk = 100_000 + group * 20 + np.arange(20, dtype=np.int32)
         trunk[:shared] = 90_000 + group // 8 * shared + np.arange(shared)
@@ -87,6 +90,7 @@ def once(lister: Lister | None, decodes: list[DecodeRows], invariant: bool) -> t
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--repeats", type=int, default=50, help="of each, in turn (default 50)")
+    parser.add_argument("--record", type=Path)
     options = parser.parse_args()
     print(f"goal: a fresh plan of 512 rows of 160 blocks in {GOAL_US} us. Least / median us\n")
     print(f"{'':40}{'splits':>8}{'by':>10}{'fresh':>14}{'grown':>12}{'same':>12}")
@@ -98,10 +102,16 @@ def main() -> None:
                 for way, lister in LISTERS.items():
                     times[way].append(once(lister, decodes, invariant))
             for way, found in times.items():
-                columns = zip(*found[1:], strict=True)
+                columns = list(zip(*found[1:], strict=True))
                 texts = [f"{min(c):.0f} / {np.median(c):.0f}" for c in columns]
                 splits = "fixed" if invariant else "even"
                 print(f"{name:40}{splits:>8}{way:>10}{texts[0]:>14}{texts[1]:>12}{texts[2]:>12}")
+                if options.record:
+                    least = dict(zip(PLANS, map(min, columns), strict=True))
+                    usual = {plan: float(np.median(c)) for plan, c in zip(PLANS, columns, strict=True)}
+                    settings = {"step": name, "splits": splits, "by": way, "repeats": options.repeats}
+                    settings |= {"seed": SEED, "goal_us": GOAL_US}
+                    record("forest_plan", settings | {"least_us": least, "median_us": usual}, options.record)
 
 
 if __name__ == "__main__":

@@ -59,7 +59,8 @@ def command_of(arguments: Sequence[str], model: str | None = None) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers depend on, without naming the host."""
+    """What the numbers depend on, without naming the host. load: the average number of threads that ran or
+    wanted to in the minute before, the benchmark's own included."""
     try:
         info = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -73,4 +74,5 @@ def machine() -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "features": [flag for flag in wanted if flag in flags],
         "python": platform.python_version(),
+        "load": round(os.getloadavg()[0], 1),
     }

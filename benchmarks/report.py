@@ -19,6 +19,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from benchmarks.report_claims import claims
 from benchmarks.report_merge import merge
 from benchmarks.report_simulate import LOAD_KEYS
 from benchmarks.report_summary import summary
@@ -38,15 +39,18 @@ KEYS = {
     "int8": ("model",),
     "cpu_memory": ("model",),
     "cpu_stall": ("model",),
-    "cpu_selection": (),
+    "selection": ("dtype", "rows", "groups", "vocab"),
+    "products": ("dtype", "shape", "rows"),
+    "forest_plan": ("step", "splits", "by"),
+    "control_plane": ("width", "prompt"),
     "cpu_waiting": ("model",),
     "cpu_prefill": ("model", "dtype"),
     "cpu_attention": ("dtype", "case"),
     "tree": ("model", "dtype", "prompt", "levels", "ways", "keep", "tokens", "side"),
     "grammars": ("case", "library"),
     "grammars_beside": ("model", "case", "rows"),
-    "hostile": (),
-    "catalogue": ("part", "width", "max_step_tokens"),
+    "hostile": ("requests", "seed"),
+    "catalogue": ("part", "width", "max_step_tokens", "seed"),
     "growth": ("axis", "kind"),
     "growth_model": ("model", "axis", "kind"),
     "serving_latency": ("model", "kind", "width", "tokens", "rate", "side"),
@@ -58,8 +62,8 @@ KEYS = {
     "simulate_calibrate": ("model",),
 }
 """What tells one measurement of a benchmark from another, where it has it."""
-SUMMARY = "summary"
-"""The table that is made of all benchmarks' records."""
+OF_ALL = {"summary": summary, "claims": claims}
+"""The tables that are made of several benchmarks' records."""
 SECTION = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -79,8 +83,8 @@ def filled(text: str, results: dict[str, list[Result]]) -> str:
     """The document with every table as the records say. Raises KeyError for an unknown table."""
 
     def fill(match: re.Match[str]) -> str:
-        if match[2] == SUMMARY:
-            return f"{match[1]}\n{summary(results)}\n\n{match[3]}"
+        if match[2] in OF_ALL:
+            return f"{match[1]}\n{OF_ALL[match[2]](results)}\n\n{match[3]}"
         benchmark, render = TABLES[match[2]]
         own = results.get(benchmark, [])
         body = render(own) if own else "No record yet."

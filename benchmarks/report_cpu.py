@@ -37,17 +37,6 @@ def _over(r: Result) -> str:
     return _span(r["over_both"], ".2f")
 
 
-def selection(results: list[Result]) -> str:
-    """Milliseconds by rows; the columns are those of the record."""
-    by_rows = results[-1]["by_rows"]
-    names = list(next(iter(by_rows.values())))
-    rows = (
-        [count, *(f"{ms[name]:,.0f}" if ms[name] >= 10 else f"{ms[name]:.1f}" for name in names)]
-        for count, ms in by_rows.items()
-    )
-    return table(["rows", *names], rows)
-
-
 def waiting(results: list[Result]) -> str:
     r = results[-1]
     rows = [[policy, *(f"{ms:.0f}" for ms in r[policy])] for policy in ("passive", "active")]

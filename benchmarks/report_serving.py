@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from benchmarks.report_layout import table
@@ -78,3 +79,48 @@ def kill(results: list[Result]) -> str:
     rows.append(["ended as nobody asked for", str(len(r["faults"]))])
     span = f"{back[0]:.0f}, {back[len(back) // 2]:.0f}, {back[-1]:.0f}"
     return table(["", ""], [*rows, ["seconds until it served again: least, median, most", span]])
+
+
+def hostile(results: list[Result]) -> str:
+    """Messages by what is wrong with them and how they ended, summed over the runs."""
+    ended = _summed([r["outcomes"] for r in results])
+    head = ["requests", "sent", "refused by its field", "refused for its size", "served", "otherwise"]
+    rows = (_hostile_row(kind, codes) for kind, codes in sorted(ended.items()))
+    requests, steps = (sum(r[name] for r in results) for name in ("requests", "refused_without_a_step"))
+    faults, neighbours = sum(len(r["faults"]) for r in results), sum(r["exact_neighbours"] for r in results)
+    told = (
+        f"{len(results)} runs, {requests:,} requests; {steps:,} refused one by one cost the engine no step; "
+        f" {neighbours:,} results of good requests beside the others were exact; faults: {faults}."
+    )
+    return f"{table(head, rows)}\n\n{told}"
+
+
+def _hostile_row(kind: str, codes: dict[str, int]) -> list[str]:
+    known = ("INVALID_ARGUMENT", "RESOURCE_EXHAUSTED", "OK")
+    rest = sum(n for code, n in codes.items() if code not in known)
+    return [kind, *(f"{n:,}" for n in (sum(codes.values()), *(codes.get(code, 0) for code in known), rest))]
+
+
+def hostile_sessions(results: list[Result]) -> str:
+    """Commands of tree sessions likewise."""
+    sessions = [r["sessions"] for r in results]
+    ended = _summed([s["outcomes"] for s in sessions])
+    head = ["commands and calls", "sent", "refused", "accepted or ended well"]
+    rows = []
+    for kind, codes in sorted(ended.items()):
+        good = sum(codes.get(code, 0) for code in ("OK", "accepted"))
+        sent = sum(codes.values())
+        rows.append([kind, f"{sent:,}", f"{sent - good:,}", f"{good:,}"])
+    count, resumed, exact = (sum(s[n] for s in sessions) for n in ("count", "resumed", "exact_neighbours"))
+    told = (
+        f"{count:,} sessions, {resumed} resumed by who had the secret; all {exact} times that a good tree was"
+    )
+    return f"{table(head, rows)}\n\n{told} searched beside them it was what it had to be."
+
+
+def _summed(outcomes: list[dict[str, dict[str, int]]]) -> dict[str, Counter[str]]:
+    found: dict[str, Counter[str]] = {}
+    for one in outcomes:
+        for kind, codes in one.items():
+            found.setdefault(kind, Counter()).update(codes)
+    return found

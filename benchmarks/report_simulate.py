@@ -104,14 +104,51 @@ def served(results: list[Result]) -> str:
     return table(head, rows)
 
 
+def attained(results: list[Result]) -> dict[tuple[Any, ...], dict[str, float]]:
+    """Of each load and system the highest rate at which ATTAINED of the requests met the target; where there
+    is none the system is left out."""
+    found: dict[tuple[Any, ...], dict[str, float]] = {}
+    for r in results:
+        if r["rate"] and r["met"] >= ATTAINED:
+            best = found.setdefault(load_key(r), {})
+            best[r["system"]] = max(best.get(r["system"], 0.0), r["rate"])
+    return found
+
+
 def carried(results: list[Result]) -> str:
-    """Of each system the highest rate at which ATTAINED of the requests met the target."""
-    rows = []
+    """Of each system the highest rate that is carried."""
+    rows, best = [], attained(results)
     for key, own in simulations([r for r in results if r["rate"]]):
         shown = []
         for system in SYSTEM_NAMES:
-            rates = {r["rate"]: r["met"] for r in own if r["system"] == system}
-            good = [rate for rate, met in rates.items() if met >= ATTAINED]
-            shown.append(f"{max(good):g}" if good else f"below {min(rates):g}" if rates else "")
+            rates = [r["rate"] for r in own if r["system"] == system]
+            least = f"below {min(rates):g}" if rates else ""
+            good = best.get(key, {}).get(system)
+            shown.append(f"{good:g}" if good else least)
         rows.append([title(key), told(sorted({r["rate"] for r in own})), *shown])
     return table(["load", "rates simulated", *SYSTEM_NAMES], rows)
+
+
+def calibration(results: list[Result]) -> str:
+    """Real steps beside the roofline's, and what is left when its mean error is taken off."""
+    r = results[-1]
+    mean = r["mean_ratio"]
+    head = ["workload", "rows", "measured, ms", "predicted, ms", "measured / predicted"]
+    head += ["predicted x mean ratio, ms", "error"]
+    rows = (
+        [
+            w["workload"],
+            str(w["rows"]),
+            f"{w['measured_ms']:.0f}",
+            f"{w['predicted_ms']:.0f}",
+            f"{w['ratio']:.2f}",
+            f"{w['predicted_ms'] * mean:.0f}",
+            f"{w['predicted_ms'] * mean / w['measured_ms'] - 1:+.0%}",
+        ]
+        for w in r["workloads"]
+    )
+    errors = [abs(mean / w["ratio"] - 1) for w in r["workloads"]]
+    speeds = f"{r['bandwidth'] / 1e9:.1f} GB/s and {r['flops'] / 1e9:.0f} GFLOP/s"
+    told = f"steps take {mean:.2f} times what the roofline says (geometric mean)"
+    off = f"{sum(errors) / len(errors):.0%} on average, {max(errors):.0%} at most"
+    return f"{table(head, rows)}\n\nThis thread: {speeds}; {told}; corrected by that it is off by {off}."

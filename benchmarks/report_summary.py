@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from statistics import median
 from typing import Any
 
-from benchmarks.report_layout import table
+from benchmarks import report_catalogue
+from benchmarks.report_layout import spread, table
 from benchmarks.report_simulate import most_served
 
 Result = dict[str, Any]
@@ -36,12 +38,6 @@ def summary(results: Mapping[str, list[Result]]) -> str:
     return table(["claim", "number", "command"], rows)
 
 
-def span(values: Iterable[float], form: str) -> str:
-    found = sorted(values)
-    low, high = f"{found[0]:{form}}", f"{found[-1]:{form}}"
-    return low if low == high else f"{low} to {high}"
-
-
 def said_equal(results: list[Result]) -> str:
     equal = sum(r["equal"] for r in results)
     return f"{equal} of {len(results)} cases, scores within {max(r['score_error'] for r in results):.1e}"
@@ -52,7 +48,7 @@ def said_throughput(results: list[Result]) -> str:
     for r in results:
         if "ratio" in r:
             by_peer.setdefault(r["peer"].replace("_", " "), []).append(r["ratio"])
-    return "; ".join(f"{peer}: {span(ratios, '.1f')}x" for peer, ratios in by_peer.items())
+    return "; ".join(f"{peer}: {spread(ratios, '.1f')}x" for peer, ratios in by_peer.items())
 
 
 def said_saving(kind: str) -> Say:
@@ -61,8 +57,8 @@ def said_saving(kind: str) -> Say:
         for trace, name in (("alpaca", "Alpaca"), ("sharegpt", "ShareGPT")):
             own = [r for r in results if (r["trace"], r["kind"]) == (trace, kind)]
             if own:
-                widths = span((r["width"] for r in own), "d")
-                parts.append(f"{name} {span((r['saving'] for r in own), '.0%')} (width {widths})")
+                widths = spread((r["width"] for r in own), "d")
+                parts.append(f"{name} {spread((r['saving'] for r in own), '.0%')} (width {widths})")
         return "; ".join(parts)
 
     return say
@@ -70,7 +66,7 @@ def said_saving(kind: str) -> Say:
 
 def said_cache(results: list[Result]) -> str:
     ratios = (r["transformers_cache_bytes"] / r["ours_peak_bytes"] for r in results)
-    return f"{span(ratios, '.1f')}x (width {span((r['width'] for r in results), 'd')})"
+    return f"{spread(ratios, '.1f')}x (width {spread((r['width'] for r in results), 'd')})"
 
 
 def said_exponents(value: str) -> Say:
@@ -83,7 +79,7 @@ def said_exponents(value: str) -> Say:
 
 def said_soak(results: list[Result]) -> str:
     r = results[-1]
-    grown = span(r["memory_growth"].values(), ".3f")
+    grown = spread(r["memory_growth"].values(), ".3f")
     return f"{r['requests']:,} requests, {len(r['faults'])} faults, memory {grown} of what it was"
 
 
@@ -108,7 +104,9 @@ def said_latency(results: list[Result]) -> str:
 
 
 def said_score(results: list[Result]) -> str:
-    forward, cached = (span((r["cpu_ratio"][name] for r in results), ".1f") for name in ("forward", "cached"))
+    forward, cached = (
+        spread((r["cpu_ratio"][name] for r in results), ".1f") for name in ("forward", "cached")
+    )
     return f"{forward}x; {cached}x where it keeps the prompt's cache"
 
 
@@ -124,23 +122,25 @@ def said_profile(results: list[Result]) -> str:
 
 
 def said_prefill(results: list[Result]) -> str:
-    return "; ".join(f"{r['dtype']} {span(r['speed'].values(), '.2f')}x" for r in results)
+    return "; ".join(f"{r['dtype']} {spread(r['speed'].values(), '.2f')}x" for r in results)
 
 
 def said_int8(results: list[Result]) -> str:
     r = results[-1]
     worse = [r[name][1] / r[name][0] - 1 for name in ("documentation", "books")]
-    ratios = span((ratio for *_, ratio in r["ms"].values()), ".1f")
-    return f"a step {ratios}x as fast, perplexity {span(worse, '.0%')} higher"
+    ratios = spread((ratio for *_, ratio in r["ms"].values()), ".1f")
+    return f"a step {ratios}x as fast, perplexity {spread(worse, '.0%')} higher"
 
 
 def said_catalogue(results: list[Result]) -> str:
-    ms = [(r["width"], r["step_ms"]) for r in results if r["part"] == "wide"]
-    parts = ("forward", "logits", "select", "blocks", "control")
-    told = (
-        f"width {width:,}: {sum(m[p] for p in parts) / 1e3:.1f} s, {m['share']:.1%} not the model's"
-        for width, m in ms
-    )
+    """Of the seeds the median."""
+    wide = [r for r in results if r["part"] == "wide"]
+    told = []
+    for width in sorted({int(r["width"]) for r in wide}):
+        own = [r["step_ms"] for r in wide if r["width"] == width]
+        spent = sum(median(ms[part] for ms in own) for part in report_catalogue.PARTS)
+        share = median(ms["share"] for ms in own)
+        told.append(f"width {width:,}: {spent / 1e3:.1f} s, {share:.1%} not the model's")
     return "; ".join(told)
 
 
@@ -160,8 +160,9 @@ def said_capacity(results: list[Result]) -> str:
 
 
 def said_hostile(results: list[Result]) -> str:
-    r = results[-1]
-    return f"{r['requests']:,} requests, {len(r['faults'])} faults"
+    requests, faults = sum(r["requests"] for r in results), sum(len(r["faults"]) for r in results)
+    commands = sum(sum(codes.values()) for r in results for codes in r["sessions"]["outcomes"].values())
+    return f"{requests:,} requests, {commands:,} commands of tree sessions, {faults} faults"
 
 
 GROWTH_MODEL = "growth --model smollm2-135m-instruct"

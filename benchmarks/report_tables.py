@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import report_cpu, report_engine, report_searches, report_serving
-from benchmarks.report_catalogue import catalogue
+from benchmarks import (
+    report_catalogue,
+    report_cpu,
+    report_engine,
+    report_kernels,
+    report_searches,
+    report_serving,
+)
 from benchmarks.report_growth import growth, growth_model
 from benchmarks.report_layout import NAMES, table
-from benchmarks.report_simulate import carried, served, simulate
+from benchmarks.report_simulate import calibration, carried, served, simulate
 from benchmarks.report_summary import parity
 from benchmarks.report_throughput import throughput
 
@@ -78,24 +84,6 @@ def memory_transformers(results: list[Result]) -> str:
     )
 
 
-def calibration(results: list[Result]) -> str:
-    r = results[-1]
-    head = ["workload", "rows", "measured, ms", "predicted, ms", "ratio", "of the mean ratio"]
-    rows = (
-        [
-            w["workload"],
-            str(w["rows"]),
-            f"{w['measured_ms']:.0f}",
-            f"{w['predicted_ms']:.0f}",
-            f"{w['ratio']:.2f}",
-            f"{w['ratio'] / r['mean_ratio']:.2f}",
-        ]
-        for w in r["workloads"]
-    )
-    speeds = f"{r['bandwidth'] / 1e9:.1f} GB/s and {r['flops'] / 1e9:.0f} GFLOP/s"
-    return table(head, rows) + f"\n\nThis thread: {speeds}; mean ratio {r['mean_ratio']:.2f}."
-
-
 TABLES: dict[str, tuple[str, Callable[[list[Result]], str]]] = {
     "parity": ("parity", parity),
     "memory": ("memory", memory),
@@ -108,7 +96,10 @@ TABLES: dict[str, tuple[str, Callable[[list[Result]], str]]] = {
     "soak": ("serving_soak", report_serving.soak),
     "kill": ("serving_kill", report_serving.kill),
     "throughput": ("throughput", throughput),
-    "catalogue": ("catalogue", catalogue),
+    "catalogue": ("catalogue", report_catalogue.catalogue),
+    "catalogue_trie": ("catalogue", report_catalogue.trie),
+    "catalogue_against": ("catalogue", report_catalogue.against),
+    "catalogue_concurrent": ("catalogue", report_catalogue.concurrent),
     "score": ("score", report_engine.score),
     "engine_work": ("engine_work", report_engine.engine_work),
     "engine_options": ("engine_options", report_engine.engine_options),
@@ -117,7 +108,12 @@ TABLES: dict[str, tuple[str, Callable[[list[Result]], str]]] = {
     "int8": ("int8", report_engine.int8),
     "cpu_memory": ("cpu_memory", report_cpu.memory),
     "cpu_stall": ("cpu_stall", report_cpu.stall),
-    "cpu_selection": ("cpu_selection", report_cpu.selection),
+    "selection": ("selection", report_kernels.selection),
+    "products": ("products", report_kernels.products),
+    "forest_plan": ("forest_plan", report_kernels.forest_plan),
+    "control_plane": ("control_plane", report_kernels.control_plane),
+    "hostile": ("hostile", report_serving.hostile),
+    "hostile_sessions": ("hostile", report_serving.hostile_sessions),
     "cpu_waiting": ("cpu_waiting", report_cpu.waiting),
     "cpu_prefill": ("cpu_prefill", report_cpu.prefill),
     "cpu_attention": ("cpu_attention", report_cpu.attention),

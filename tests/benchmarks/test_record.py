@@ -65,6 +65,6 @@ def test_without_a_file_a_record_is_printed(capsys: pytest.CaptureFixture[str]) 
 
 def test_a_machine_is_told_by_what_it_can_do() -> None:
     found = machine()
-    assert found.keys() == {"cpu", "cores", "features", "python"}
+    assert found.keys() == {"cpu", "cores", "features", "python", "load"}
     assert found["cores"] == len(os.sched_getaffinity(0))
     assert found["cpu"]

@@ -21,13 +21,6 @@ def test_a_stall_is_a_chunk_beside_rows() -> None:
     assert cells(report_cpu.stall([r])) == [["90", "400 to 410", "520 to 1,540", "1.05 to 1.13"]]
 
 
-def test_selection_is_told_by_rows_and_ways() -> None:
-    by_rows = {"16": {"sort": 57.4, "beam": 2.04}, "512": {"sort": 2016.0, "beam": 29.0}}
-    table = report_cpu.selection([{"by_rows": by_rows}])
-    assert table.startswith("| rows | sort | beam |")
-    assert cells(table) == [["16", "57", "2.0"], ["512", "2,016", "29"]]
-
-
 def test_waiting_is_a_ratio() -> None:
     r = {"passive": [60.0, 118.0], "active": [59.0, 120.4], "active_over_passive": [0.98, 1.02]}
     assert cells(report_cpu.waiting([r]))[-1] == ["active / passive", "0.98", "1.02"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.report_simulate import carried, served, simulate, told
+from benchmarks.report_simulate import calibration, carried, served, simulate, told
 from benchmarks.report_summary import summary
 from tests.benchmarks.test_report_tables import cells
 
@@ -87,3 +87,14 @@ def test_only_loads_of_several_rates_are_drawn(tmp_path: Path) -> None:
     results += [simulated("forest", 0, 8.5, count=4000)]
     (drawn,) = plots({"simulate": results}, tmp_path)
     assert drawn.name == "goodput-8b-1xh200-alpaca-beam8-steady.svg"
+
+
+def test_calibration_states_its_error() -> None:
+    loads = [
+        {"workload": name, "rows": 8, "measured_ms": measured, "predicted_ms": 50.0, "ratio": measured / 50}
+        for name, measured in (("a", 100.0), ("b", 225.0))
+    ]
+    table = calibration([{"workloads": loads, "mean_ratio": 3.0, "bandwidth": 12e9, "flops": 120e9}])
+    assert [row[4:] for row in cells(table)[:2]] == [["2.00", "150", "+50%"], ["4.50", "150", "-33%"]]
+    assert "3.00 times what the roofline says (geometric mean)" in table
+    assert table.endswith("off by 42% on average, 50% at most.")

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from benchmarks import report_serving
-from benchmarks.report_catalogue import catalogue
 from benchmarks.report_growth import growth_model
-from benchmarks.report_summary import parity, span, summary
+from benchmarks.report_layout import spread
+from benchmarks.report_summary import parity, summary
 from benchmarks.report_tables import in_order
 
 Result = dict[str, Any]
@@ -117,18 +117,6 @@ def test_memory_is_in_the_same_order_whatever_was_measured_last() -> None:
     assert found == [keys[2], keys[1], keys[3], keys[0]]
 
 
-def test_a_catalogue_is_told_by_width() -> None:
-    ms = {"forward": 1851.6, "logits": 170.5, "select": 17.4, "blocks": 7.4, "control": 1.38, "share": 0.0141}
-    wide = [
-        {"part": "wide", "width": width, "step_ms": ms, "goal_share": 0.15, "seconds": 13.67}
-        for width in (1024, 512)
-    ]
-    table = catalogue([{"part": "trie", "us": 58.6}, *wide])
-    assert "not the model's (goal 15%)" in table
-    assert [row[0] for row in cells(table)] == ["512", "1,024"]
-    assert cells(table)[0][1:] == ["1,852", "170", "17", "7", "1.4", "1.4%", "13.7 s"]
-
-
 def test_parity_is_told_by_part() -> None:
     def case(name: str, equal: bool, error: float) -> Result:
         return {"case": name, "equal": equal, "score_error": error, "prompt_tokens": 7}
@@ -156,7 +144,7 @@ def test_the_summary_has_what_there_are_records_for() -> None:
         "vllm: 0.9 to 1.3x", "Alpaca 36% to 65% (width 2 to 32)", "Alpaca 10% (width 4)",
     ]  # fmt: skip
     assert all(row[2].startswith("`python -m benchmarks.") for row in rows)
-    assert span([3, 1], "d") == "1 to 3"
+    assert spread([3, 1], "d") == "1 to 3"
     other = {"step_profile": [{"workload": "greedyx16", "dtype": "float32", "ms": {"qkv": 99.0}}]}
     assert cells(summary(other)) == []
 
@@ -164,7 +152,13 @@ def test_the_summary_has_what_there_are_records_for() -> None:
 def test_the_summary_says_what_the_engine_s_records_say() -> None:
     step = {"forward": 1850.0, "logits": 171.0, "select": 17.0, "blocks": 7.0, "control": 1.4, "share": 0.014}
     results: dict[str, list[Result]] = {
-        "hostile": [{"requests": 10_000, "faults": ["x"]}],
+        "hostile": [
+            {
+                "requests": 10_000,
+                "faults": ["x"],
+                "sessions": {"outcomes": {"plain": {"OK": 3, "accepted": 4}}},
+            }
+        ],
         "score": [{"cpu_ratio": {"forward": 7.6, "cached": 1.84}}],
         "step_profile": [
             {"workload": "beam4x16", "dtype": "float32", "ms": {"qkv": 300.0, "plan": 1.0, "commit": 3.7}},
@@ -178,7 +172,7 @@ def test_the_summary_says_what_the_engine_s_records_say() -> None:
         "tree": [{"side": "requests-on", "ratio": 1.4, "saved": 0.9387}],
     }
     assert [row[1] for row in cells(summary(results))] == [
-        "10,000 requests, 1 faults",
+        "10,000 requests, 7 commands of tree sessions, 1 faults",
         "7.6x; 1.8x where it keeps the prompt's cache",
         "float32 4.7 of 305 ms",
         "float32 0.78 to 0.82x",
