@@ -17,6 +17,8 @@ from benchmarks.report_simulate import SYSTEM_NAMES, counted, load_key, simulati
 
 Result = dict[str, Any]
 COLOURS = {"forest": "C0", "paged": "C1", "unshared": "C2", "exact": "C4", "contiguous": "C3"}
+DASHES = {"paged": (0, (4, 2)), "exact": (0, (1, 1.5))}
+"""Of systems whose lines often lie on those of others."""
 
 
 def plots(results: dict[str, list[Result]], folder: Path) -> list[Path]:
@@ -128,21 +130,23 @@ def goodput(results: list[Result]) -> Any:
         if not own:
             continue
         rates = [r["rate"] for r in own]
-        look = {"color": COLOURS[system], "label": system, "alpha": 0.8}
+        look = {"color": COLOURS[system], "label": system, "alpha": 0.8, "linestyle": DASHES.get(system, "-")}
         long = [(r["rate"], r["requests_per_second"]) for r in own if counted(r)]
-        axes[0].plot([rate for rate, _ in long], [done for _, done in long], "o-", **look)
-        axes[1].plot(rates, [100 * r["met"] for r in own], "o-", **look)
-        axes[2].plot(rates, [100 * r["pool_use"] for r in own], "o-", **look)
+        axes[0].plot([rate for rate, _ in long], [done for _, done in long], marker="o", **look)
+        axes[1].plot(rates, [100 * r["met"] for r in own], marker="o", **look)
+        axes[2].plot(rates, [100 * r["pool_use"] for r in own], marker="o", **look)
     first = results[0]
     target = f"first token in {first['first_target']:g} s, others in {1e3 * first['token_target']:g} ms"
     axes[0].set(ylabel="requests served a second", title="throughput")
     axes[1].set(ylabel="requests within target, %", title=target)
-    axes[2].set(ylabel="KV blocks in use, % of the time", title="memory")
+    axes[2].set(ylabel="KV blocks in use, % on average", title="memory")
     for axis in axes:
         axis.set(xlabel="arrivals a second")
         axis.set_ylim(0)
-    axes[0].legend()
-    figure.suptitle(title(load_key(first)))
+    figure.legend(
+        *axes[1].get_legend_handles_labels(), loc="upper right", ncols=len(SYSTEM_NAMES), fontsize=9
+    )
+    figure.suptitle(title(load_key(first)), x=0.02, ha="left")
     return figure
 
 
