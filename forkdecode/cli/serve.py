@@ -15,7 +15,7 @@ import typer
 
 from forkdecode.checks import check_float, check_int, keep
 from forkdecode.cli.run import INTERRUPTED
-from forkdecode.config import MAX_BYTES, EngineConfig, parse_bytes
+from forkdecode.config import DEFAULT_MODEL, MAX_BYTES, EngineConfig, parse_bytes
 from forkdecode.constraints.catalogue_file import open_catalogue
 from forkdecode.constraints.catalogues import Catalogues
 from forkdecode.engine.log import configure_logs, json_logger
@@ -145,6 +145,8 @@ async def _serve(plan: ServePlan) -> int:
             tokens = asyncio.ensure_future(plan.token_file.watch(signals.reload, log))
         if metrics is not None and plan.metrics_listen is not None:
             port = metrics.start_http(plan.metrics_listen)
+        await server.open()
+        log.info("loading", model=str(plan.engine.get("model", DEFAULT_MODEL)), listen=str(address))
         if not await signals.before(asyncio.to_thread(engine.start)):
             return INTERRUPTED
         tokenizer = await asyncio.to_thread(engine.load_tokenizer)

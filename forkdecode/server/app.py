@@ -30,7 +30,8 @@ from forkdecode.server.auth import OPEN, TokenBook
 from forkdecode.server.backend import Backend, EngineState
 from forkdecode.server.guard import Guard
 from forkdecode.server.health import Health
-from forkdecode.server.methods import SERVICE, method_table
+from forkdecode.server.loading import loading_calls
+from forkdecode.server.methods import SERVICE, MethodTable
 from forkdecode.server.metrics import Metrics
 from forkdecode.server.record import Recorder
 from forkdecode.server.reflection import ReflectionGuard, add_reflection
@@ -87,7 +88,7 @@ class ServerSettings:
 
 
 class Server:
-    """bind(), start(), then drain() or stop(), all within one event loop."""
+    """bind(), open(), start(), then drain() or stop(), all within one event loop."""
 
     def __init__(
         self,
@@ -103,6 +104,9 @@ class Server:
         self._metrics = metrics
         self._clock = clock
         self._running = Running(settings.max_requests)
+        self._recorder = Recorder(log, metrics)
+        self._guard = Guard(settings.tokens, self._running, self._recorder)
+        self._methods = MethodTable()
         self._health = Health()
         self._servicer: Servicer | None = None
         self._trees: Trees | None = None
@@ -131,19 +135,26 @@ class Server:
             raise OSError(f"listen: {address} can't be had: {bind_problem(address)}") from None
         return address if address.path else replace(address, port=port)
 
+    async def open(self) -> None:
+        """Answers on the port that bind() took, while there is nothing to serve yet: calls are UNAVAILABLE,
+        health is NOT_SERVING."""
+        self._methods.answer_by(loading_calls(self._guard))
+        self._server.add_generic_rpc_handlers((self._methods,))
+        await self._health.add_to(self._server)
+        add_reflection(self._server, (SERVICE.full_name, health.SERVICE_NAME))
+        await self._server.start()
+
     async def start(self, backend: Backend) -> None:
-        """Serves `backend` on the port that bind() took."""
-        recorder = Recorder(self._log, self._metrics)
+        """Serves `backend` from now on."""
         requests = RequestMaker(backend.tokenizer, backend.info, backend.catalogues)
-        guard = Guard(self._settings.tokens, self._running, recorder)
         courier = Courier(self._loop, backend.bell)
         self._servicer = Servicer(
             backend,
             requests,
             _served_model(backend, self._settings),
-            guard,
+            self._guard,
             self._running,
-            recorder,
+            self._recorder,
             courier,
             self._workers,
             stall_timeout=self._settings.stall_timeout,
@@ -161,16 +172,14 @@ class Server:
             clock=self._clock,
         )
         service = TreeService(
-            self._trees, guard, self._tree_workers, stall_timeout=self._settings.stall_timeout
+            self._trees, self._guard, self._tree_workers, stall_timeout=self._settings.stall_timeout
         )
-        self._server.add_generic_rpc_handlers((method_table(self._servicer, service),))
-        await self._health.add_to(self._server)
-        add_reflection(self._server, (SERVICE.full_name, health.SERVICE_NAME))
+        self._methods.answer_by({**self._servicer.calls, "Session": service.session})
         if self._metrics is not None:
             self._metrics.watch_engine(backend.engine.stats)
             self._metrics.watch_trees(self._trees)
         backend.watch(self._hear_anywhere)
-        await self._server.start()
+        await self._health.told()
 
     @property
     def trees(self) -> Trees:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import nullcontext
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import grpc.aio
 
-from forkdecode.errors import DeadlineError, ForkdecodeError
+from forkdecode.errors import CancelledError, DeadlineError, ForkdecodeError, invalid
 from forkdecode.rpc.status import status_of
 from forkdecode.server.auth import Caller, TokenBook
 from forkdecode.server.record import CallRecord, Recorder
@@ -19,6 +19,8 @@ T = TypeVar("T")
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _ABORT_SECONDS = 1.0
 """How long a call waits for its status to be taken. One that does not read may never take it."""
+_FIRST_MESSAGE = 30.0
+"""Seconds within which a call has to say what it is for."""
 
 
 class Guard:
@@ -31,21 +33,29 @@ class Guard:
 
     async def serve(
         self,
+        messages: AsyncIterator[bytes],
         context: Context,
         record: CallRecord,
-        work: Callable[[Caller], Awaitable[T]],
+        work: Callable[[bytes, Caller], Awaitable[T]],
         *,
         takes_work: bool = True,
     ) -> T:
-        """Does `work` for the caller and returns its answer. An error becomes the call's status, and
-        raises what ends a handler of gRPC. takes_work: it counts among those that are bounded."""
+        """Does `work` for the caller, with the first message, and returns its answer. An error becomes the
+        call's status, and raises what ends a handler of gRPC. takes_work: it counts among those that are
+        bounded, once its message is there."""
+
+        async def begun(caller: Caller) -> T:
+            data = await _first(messages)
+            with self._running.call(caller) if takes_work else nullcontext():
+                return await work(data, caller)
+
+        seconds = context.time_remaining()
         try:
             caller = self._caller(context)
             record.caller = caller.name
-            with self._running.call(caller) if takes_work else nullcontext():
-                return await self._in_time(context, work(caller))
+            return await self._in_time(seconds, begun(caller))
         except asyncio.CancelledError:
-            record.status = "DEADLINE_EXCEEDED" if context.time_remaining() == 0 else "CANCELLED"
+            record.status = "DEADLINE_EXCEEDED" if is_over(seconds, record.age) else "CANCELLED"
             raise
         except Exception as error:
             if context.done():  # the caller has gone; whatever we met writing to it is of no interest
@@ -61,10 +71,10 @@ class Guard:
         identities = None if self._tokens.needs_token else context.peer_identities()
         return Caller(min(identities).decode("utf-8", "replace")) if identities else caller
 
-    async def _in_time(self, context: Context, work: Awaitable[T]) -> T:
+    async def _in_time(self, seconds: float | None, work: Awaitable[T]) -> T:
         # gRPC ends the call at its deadline too, but its timer is not ours.
         try:
-            async with asyncio.timeout(context.time_remaining()) as limit:
+            async with asyncio.timeout(seconds) as limit:
                 return await work
         except TimeoutError as error:
             if not limit.expired() or isinstance(error, ForkdecodeError):
@@ -88,6 +98,23 @@ class Guard:
         # write to a call that is going anyway: the request itself is over.
         abort.add_done_callback(_forget)
         raise grpc.aio.AbortError(status.details)
+
+
+def is_over(seconds: float | None, passed: float) -> bool:
+    """Whether a call that was cut off after `passed` of its `seconds` has missed its deadline. Its client may
+    cut it off at the same moment, and gRPC tells a server the time in three digits, rounded up. (What
+    context.time_remaining() says at the end hangs on a clock that may be set.)"""
+    return seconds is not None and passed >= 0.98 * seconds - 0.05
+
+
+async def _first(messages: AsyncIterator[bytes]) -> bytes:
+    try:
+        async with asyncio.timeout(_FIRST_MESSAGE):
+            return await anext(messages)
+    except StopAsyncIteration:
+        raise invalid("request", "the call ended without a message", "one message at least") from None
+    except TimeoutError:
+        raise CancelledError(f"no message came for {_FIRST_MESSAGE:g} seconds") from None
 
 
 def _forget(abort: asyncio.Future[Any]) -> None:

@@ -33,6 +33,11 @@ class Health:
         self._state = state
         self._spawn(self._tell())
 
+    async def told(self) -> None:
+        """Waits until watchers were told of what the engine had come to before."""
+        await asyncio.sleep(0)  # it is heard in a turn of the loop
+        await asyncio.gather(*self._tasks)
+
     async def shut_down(self) -> None:
         """NOT_SERVING from now on."""
         await self._servicer.enter_graceful_shutdown()

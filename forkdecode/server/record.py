@@ -57,6 +57,11 @@ class CallRecord:
     message: Message | None = None
     """The request, once it has been read."""
 
+    @property
+    def age(self) -> float:
+        """Seconds since it arrived."""
+        return time.monotonic() - self.arrived
+
     def prepared(self, request: DecodeRequest) -> None:
         """The request has passed its checks."""
         self.request_id = request.request_id
@@ -79,7 +84,7 @@ class Recorder:
 
     def ended(self, record: CallRecord) -> None:
         """The call is over. What it took is told once the engine is done with it, too."""
-        record.duration = time.monotonic() - record.arrived
+        record.duration = record.age
         if record.outbox is not None:
             record.outbox.when_ended(lambda: self._tell(record))
         else:

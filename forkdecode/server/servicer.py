@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -25,6 +25,7 @@ from forkdecode.scheduler.request import DecodeRequest
 from forkdecode.server.auth import Caller
 from forkdecode.server.backend import Backend
 from forkdecode.server.guard import Context, Guard
+from forkdecode.server.methods import Call
 from forkdecode.server.record import CallRecord, Recorder
 from forkdecode.server.running import Charge, Running
 from forkdecode.server.stream import Courier, Outbox, Read, is_large_result, write_in_time
@@ -72,11 +73,23 @@ class Servicer:
         self._compilers.shutdown(wait=False, cancel_futures=True)
         self._askers.shutdown(wait=False, cancel_futures=True)
 
-    async def decode(self, data: bytes, context: Context) -> None:
+    @property
+    def calls(self) -> Mapping[str, Call]:
+        """Its methods by name."""
+        return {
+            "Decode": self.decode,
+            "Score": self.score,
+            "Tokenize": self.tokenize,
+            "Detokenize": self.detokenize,
+            "GetModel": self.get_model,
+            "GetStats": self.get_stats,
+        }
+
+    async def decode(self, messages: AsyncIterator[bytes], context: Context) -> None:
         """Decode: events of each step as one message, or the last alone."""
         record = CallRecord("Decode")
 
-        async def work(caller: Caller) -> None:
+        async def work(data: bytes, caller: Caller) -> None:
             read = await self._in_worker(self._read_decode, data, record)
             if isinstance(read, DecodeCall):
                 read = await self._in_worker(self._prepare, read, record, slow=True)
@@ -85,13 +98,13 @@ class Servicer:
             async with self._sent(outbox, charge, caller, record, len(data)):
                 await self._stream(outbox, context)
 
-        await self._guard.serve(context, record, work)
+        await self._guard.serve(messages, context, record, work)
 
-    async def score(self, data: bytes, context: Context) -> pb.ScoreResponse:
+    async def score(self, messages: AsyncIterator[bytes], context: Context) -> pb.ScoreResponse:
         """Score: one answer."""
         record = CallRecord("Score")
 
-        async def work(caller: Caller) -> pb.ScoreResponse:
+        async def work(data: bytes, caller: Caller) -> pb.ScoreResponse:
             prepared, charge = await self._in_worker(self._read_score, data, record)
             outbox = self._outbox(prepared.request, _no_events)
             async with self._sent(outbox, charge, caller, record, len(data)):
@@ -102,55 +115,61 @@ class Servicer:
 
             return await self._in_worker(answer) if is_large_result(last) else answer()
 
-        return await self._guard.serve(context, record, work)
+        return await self._guard.serve(messages, context, record, work)
 
-    async def tokenize(self, data: bytes, context: Context) -> pb.TokenizeResponse:
+    async def tokenize(self, messages: AsyncIterator[bytes], context: Context) -> pb.TokenizeResponse:
         """Tokenize: a prompt as Decode would see it."""
 
-        def read(record: CallRecord) -> pb.TokenizeResponse:
+        def read(data: bytes, record: CallRecord) -> pb.TokenizeResponse:
             request = _read(pb.TokenizeRequest, data, record)
             return pb.TokenizeResponse(token_ids=self._requests.tokenize(prompt_of(request.prompt)))
 
-        return await self._in_worker_alone("Tokenize", context, read)
+        return await self._in_worker_alone("Tokenize", messages, context, read)
 
-    async def detokenize(self, data: bytes, context: Context) -> pb.DetokenizeResponse:
+    async def detokenize(self, messages: AsyncIterator[bytes], context: Context) -> pb.DetokenizeResponse:
         """Detokenize: the text of token ids."""
 
-        def read(record: CallRecord) -> pb.DetokenizeResponse:
+        def read(data: bytes, record: CallRecord) -> pb.DetokenizeResponse:
             request = _read(pb.DetokenizeRequest, data, record)
             return pb.DetokenizeResponse(text=self._requests.detokenize(request.token_ids))
 
-        return await self._in_worker_alone("Detokenize", context, read)
+        return await self._in_worker_alone("Detokenize", messages, context, read)
 
-    async def get_model(self, data: bytes, context: Context) -> pb.GetModelResponse:
+    async def get_model(self, messages: AsyncIterator[bytes], context: Context) -> pb.GetModelResponse:
         """GetModel: answered whatever the engine does."""
         record = CallRecord("GetModel")
 
-        async def work(_: Caller) -> pb.GetModelResponse:
+        async def work(data: bytes, _: Caller) -> pb.GetModelResponse:
             _read(pb.GetModelRequest, data, record)
             return model_response(self._model)
 
-        return await self._guard.serve(context, record, work, takes_work=False)
+        return await self._guard.serve(messages, context, record, work, takes_work=False)
 
-    async def get_stats(self, data: bytes, context: Context) -> pb.GetStatsResponse:
+    async def get_stats(self, messages: AsyncIterator[bytes], context: Context) -> pb.GetStatsResponse:
         """GetStats: a snapshot between two steps."""
         record = CallRecord("GetStats")
 
-        async def work(_: Caller) -> pb.GetStatsResponse:
+        async def work(data: bytes, _: Caller) -> pb.GetStatsResponse:
             _read(pb.GetStatsRequest, data, record)
             loop = asyncio.get_running_loop()
             return stats_response(await loop.run_in_executor(self._askers, self._engine.stats))
 
-        return await self._guard.serve(context, record, work, takes_work=False)
+        return await self._guard.serve(messages, context, record, work, takes_work=False)
 
-    async def _in_worker_alone(self, method: str, context: Context, read: Callable[[CallRecord], T]) -> T:
+    async def _in_worker_alone(
+        self,
+        method: str,
+        messages: AsyncIterator[bytes],
+        context: Context,
+        read: Callable[[bytes, CallRecord], T],
+    ) -> T:
         """A call that is nothing but work for a worker."""
         record = CallRecord(method)
 
-        async def work(_: Caller) -> T:
-            return await self._in_worker(read, record)
+        async def work(data: bytes, _: Caller) -> T:
+            return await self._in_worker(read, data, record)
 
-        return await self._guard.serve(context, record, work)
+        return await self._guard.serve(messages, context, record, work)
 
     def _read_decode(self, data: bytes, record: CallRecord) -> tuple[Prepared, Charge] | DecodeCall:
         """The call alone where a constraint is to be made, which may take long."""

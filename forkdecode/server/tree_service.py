@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError
 
-from forkdecode.errors import CancelledError, ForkdecodeError, InvalidRequestError, invalid
+from forkdecode.errors import ForkdecodeError, InvalidRequestError, invalid
 from forkdecode.rpc.convert_tree_commands import CloseCall, OpenCall, ResumeCall, SessionCall, session_call
 from forkdecode.rpc.convert_tree_events import tree_event
 from forkdecode.rpc.fields import check_known
@@ -28,8 +28,8 @@ from forkdecode.tree_types import Refused
 T = TypeVar("T")
 _LARGE = 2**16
 """Bytes of a command, or of events, that are not converted in the loop."""
-_FIRST_COMMAND = 30.0
-"""Seconds within which a call has to say what it is for."""
+_MOMENT = 0.05
+"""Seconds in which gRPC says that a client is gone, after it has said that no more comes of it."""
 
 
 class TreeService:
@@ -45,9 +45,9 @@ class TreeService:
         """Session: until its client closes it or goes away."""
         record = CallRecord("Session")
 
-        async def work(caller: Caller) -> None:
+        async def work(first: bytes, caller: Caller) -> None:
             await context.send_initial_metadata(())
-            host, feed = await self._begin(commands, caller, record)
+            host, feed = await self._begin(first, caller, record)
             record.is_session, record.request_id = True, host.session.name
             reading = asyncio.ensure_future(self._read(commands, host, feed))
             try:
@@ -57,12 +57,10 @@ class TreeService:
                 reading.cancel()
                 await asyncio.wait([reading])
 
-        await self._guard.serve(context, record, work)
+        await self._guard.serve(commands, context, record, work)
 
-    async def _begin(
-        self, commands: AsyncIterator[bytes], caller: Caller, record: CallRecord
-    ) -> tuple[HostedTree, TreeFeed]:
-        message, call = await self._parsed(await _first(commands))
+    async def _begin(self, first: bytes, caller: Caller, record: CallRecord) -> tuple[HostedTree, TreeFeed]:
+        message, call = await self._parsed(first)
         record.message = message
         if isinstance(call, ForkdecodeError):
             raise call
@@ -84,6 +82,8 @@ class TreeService:
                     return
                 self._carry_out(message, call, host, feed, len(data))
                 await host.room()
+            # A client that is gone and one that has said all look alike, until gRPC cancels the call of one.
+            await asyncio.sleep(_MOMENT)
             host.no_more(feed)
         except Exception as error:
             feed.end(error)
@@ -128,16 +128,6 @@ class TreeService:
 
     async def _in_worker(self, work: Any, *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._workers, work, *arguments)
-
-
-async def _first(commands: AsyncIterator[bytes]) -> bytes:
-    try:
-        async with asyncio.timeout(_FIRST_COMMAND):
-            return await anext(commands)
-    except StopAsyncIteration:
-        raise invalid("action", "there is no command", "open_tree or resume_tree first") from None
-    except TimeoutError:
-        raise CancelledError(f"no command came for {_FIRST_COMMAND:g} seconds") from None
 
 
 def _parse(data: bytes) -> tuple[pb.TreeCommand, SessionCall | ForkdecodeError]:

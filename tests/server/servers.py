@@ -116,6 +116,7 @@ async def serving(
         ServerSettings(**{"listen": LOOPBACK, **settings}), json_logger(log), metrics, clock=clock
     )
     address = server.bind()
+    await server.open()
     await server.start(found)
     try:
         yield Running(str(address), server, log, asyncio.get_running_loop())
