@@ -59,7 +59,9 @@ def configure_logs(stream: TextIO) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
-    logging.getLogger("forkdecode.constraints").setLevel(logging.INFO)  # which catalogue took whose place
+    logging.getLogger("forkdecode").setLevel(
+        logging.INFO
+    )  # what takes long, which catalogue took whose place
 
 
 def _lossy(stream: TextIO) -> TextIO:

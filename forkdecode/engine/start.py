@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import time
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from forkdecode.engine.core import Engine
 from forkdecode.engine.journal import Journal, Run
 from forkdecode.engine.rotation import Rotation
 from forkdecode.engine.sizing import Capacity, size_pool
+from forkdecode.engine.slow import told_if_slow
 from forkdecode.engine.thread import EngineThread
 from forkdecode.model.info import ModelInfo
 from forkdecode.model.kv_cache import bytes_per_block
@@ -28,6 +30,7 @@ from forkdecode.sampling.select import warm_up
 from forkdecode.scheduler.preemption import PreemptionCost
 from forkdecode_kernels import trie
 
+_log = logging.getLogger(__name__)
 _CPU_FLOPS_PER_BYTE = 20.0
 """FLOPs that a CPU core does in the time that it copies a byte (100 GFLOP/s over 5 GB/s)."""
 _GPU_FLOPS_PER_BYTE = 15_000.0
@@ -86,9 +89,11 @@ def build_engine(
         weights=config.weights,
     )
     if device.type == "cpu":
-        _first_step(runner, info.name)
-        warm_up(threads)
-        trie.warm_up()
+        # From a cache this takes a second.
+        with told_if_slow(_say_compiling):
+            _first_step(runner, info.name)
+            warm_up(threads)
+            trie.warm_up()
     balance = _CPU_FLOPS_PER_BYTE if device.type == "cpu" else _GPU_FLOPS_PER_BYTE
     run = Run(
         config,
@@ -102,6 +107,10 @@ def build_engine(
     )
     observer = None if journal is None else Journal(journal, run, rotation=rotation)
     return Engine(run.scheduler(), runner, observer), capacity
+
+
+def _say_compiling() -> None:
+    _log.info("compiling kernels for this machine (once, takes a minute or two)")
 
 
 def _first_step(runner: Runner, name: str) -> None:

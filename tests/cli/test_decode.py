@@ -214,7 +214,8 @@ def test_ctrl_c_ends_at_once_and_cleanly(tmp_path: Path, model: str) -> None:
     command = [sys.executable, "-c", heed + MAIN, "decode", "--input", str(source), "--output", str(output)]
     with subprocess.Popen([*command, "--model", model], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        process.stderr.readline()  # the capacity: the engine runs
+        while "tokens" not in process.stderr.readline():  # the capacity: the engine runs
+            pass  # kernels are compiled
         process.send_signal(signal.SIGINT)
         err = process.stderr.read()
     assert process.returncode == 130

@@ -54,9 +54,15 @@ def test_the_same_of_what_logs_by_itself(capsys: pytest.CaptureFixture[str]) -> 
         stream.error = None
         structlog.get_logger("forkdecode.engine").info("kept")
         logging.getLogger("somebody").warning("kept too")
+        logging.getLogger("somebody").info("not of ours")
+        logging.getLogger("forkdecode.model.default_model").info("fetching")
     finally:
         structlog.reset_defaults()
         root.handlers[:] = handlers
         root.setLevel(level)
-    assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["kept", "kept too"]
+    assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == [
+        "kept",
+        "kept too",
+        "fetching",
+    ]
     assert capsys.readouterr().err == ""
