@@ -133,7 +133,7 @@ def perturbed_of_listed(
 
     def make_work() -> Callable[[int, int], None]:
         scratch = make_scratch(vocab)
-        words, bits = np.empty((4, NOISE_STRIP), np.uint32), np.empty(NOISE_STRIP, np.uint64)
+        words = np.empty(NOISE_STRIP, np.uint32)
 
         def work(first: int, last: int) -> None:
             own = slice(first, last)
@@ -141,7 +141,7 @@ def perturbed_of_listed(
             _perturbed(
                 values_of, rows_of(lists, own), Settings._make(column[own] for column in settings), base[own],
                 maximum[own], lineage[own], position, most, sums[own], valid[own], shift[own], best[own],
-                values[own], found[own], words, bits, scratch,
+                values[own], found[own], words, scratch,
             )  # fmt: skip
 
         return work
@@ -158,7 +158,7 @@ def perturbed_of_listed(
 @entry
 def _perturbed(
     values: F32, lists: Lists, settings: Settings, base: F64, condition_on: F64, lineage: U64, position: int,
-    k: int, sums: F64, valid: Bools, shift: F64, best: I64, perturbed: F64, found: I64, words: U32, bits: U64,
+    k: int, sums: F64, valid: Bools, shift: F64, best: I64, perturbed: F64, found: I64, words: U32,
     scratch: Scratch,
 ) -> None:  # fmt: skip
     """Each row's k best in no order -> best, perturbed; what their log-probabilities are made by, the highest
@@ -182,6 +182,6 @@ def _perturbed(
             z = np.float64((row[scratch.ids[j]] - maximum) * scale)
             logprobs[j] = np.float32(z - log_total)
         ids, counter = scratch.ids[:n], np.uint64(position)
-        n = race_listed(ids, logprobs, lineage[r], counter, k, words, bits, best[r], perturbed[r])
+        n = race_listed(ids, logprobs, lineage[r], counter, k, words, best[r], perturbed[r])
         found[r] = n
         condition(perturbed[r, :n], base[r], condition_on[r])

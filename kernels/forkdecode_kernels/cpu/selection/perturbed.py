@@ -2,6 +2,7 @@
 
 A token's noise is -log(E), E = -log(u) >= 1 - u. So it can't beat the k-th best h so far unless 1 - u is
 below exp(logprob - h), which is a product and a comparison: about k * log(V / k) tokens of a row get past.
+The comparison needs the upper half of a token's random word alone, and is made side by side for a strip.
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forkdecode_kernels.cpu.selection.jit import entry, inlined, kernel
+from forkdecode_kernels.cpu.selection.noise import uniform_of, upper_halves, upper_halves_of
 from forkdecode_kernels.cpu.selection.parallel import for_each_block
 from forkdecode_kernels.cpu.selection.rows import exponential
 
 ROWS_PER_BLOCK = 4
 STRIP = 256
 """Tokens whose random bits are made together."""
+SPAN = 16
+"""Tokens that are passed over together when none may win."""
 LEAST = np.float32(-87.0)
-GUMBEL_STREAM = 0xF3
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
@@ -28,8 +31,6 @@ I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 U32 = NDArray[np.uint32]
 U64 = NDArray[np.uint64]
-
-_LOW, _SHIFT = np.uint64(0xFFFFFFFF), np.uint64(32)
 
 
 def perturbed_topk(
@@ -43,7 +44,7 @@ def perturbed_topk(
     values = np.empty((count, most), np.float64)
 
     def make_work() -> Callable[[int, int], None]:
-        words, bits = np.empty((4, STRIP), np.uint32), np.empty(STRIP, np.uint64)
+        words = np.empty(STRIP, np.uint32)
 
         def work(first: int, last: int) -> None:
             own = slice(first, last)
@@ -55,7 +56,6 @@ def perturbed_topk(
                 position[own],
                 wanted[own],
                 words,
-                bits,
                 tokens[own],
                 values[own],
                 found[own],
@@ -86,37 +86,40 @@ def _rows(
     position: I64,
     k: I64,
     words: U32,
-    bits: U64,
     tokens: I64,
     values: F64,
     found: I64,
 ) -> None:
     """Lists each row's k best in no order -> tokens, values [m, most]; their number -> found [m]."""
     for r in range(logprobs.shape[0]):
-        n = _race(logprobs[r], lineage[r], np.uint64(position[r]), k[r], words, bits, tokens[r], values[r])
+        n = _race(logprobs[r], lineage[r], np.uint64(position[r]), k[r], words, tokens[r], values[r])
         found[r] = n
         condition(values[r, :n], base[r], maximum[r])
 
 
 @inlined
-def _race(
-    row: F32, key: np.uint64, counter: np.uint64, k: int, words: U32, bits: U64, tokens: I64, heap: F64
-) -> int:
+def _race(row: F32, key: np.uint64, counter: np.uint64, k: int, words: U32, tokens: I64, heap: F64) -> int:
     """The k best by logprob + noise as a heap, the worst at its root; returns how many there are."""
-    n = 0
-    # While the heap is not full every token enters it.
-    reach = math.inf
-    for start in range(0, row.shape[0], STRIP):
+    n, at, reach = 0, 0, math.inf
+    while n < k and at < row.shape[0]:  # while the heap is not full every token enters it
+        n, reach = _offered(row[at], at, key, counter, n, k, reach, tokens, heap)
+        at += 1
+    for start in range(at, row.shape[0], STRIP):
         strip = row[start : start + STRIP]
         if not _any_listed(strip):
             continue
-        for i in range(strip.shape[0]):
-            words[3, i] = np.uint32(start + i)
-        _random_bits(key, counter, words, bits[: strip.shape[0]])
-        if n == k and not _any_reaching(strip, bits, reach):
+        own = words[: strip.shape[0]]
+        upper_halves(np.uint32(start), key, counter, own)
+        if not _mark(strip, own, reach):
             continue
-        for i in range(strip.shape[0]):
-            n, reach = _offered(strip[i], bits[i], np.int64(start + i), n, k, reach, tokens, heap)
+        for i in range(0, strip.shape[0], SPAN):
+            span = own[i : min(i + SPAN, strip.shape[0])]
+            if not _any(span):
+                continue
+            for j in range(span.shape[0]):
+                if span[j]:
+                    token = start + i + j
+                    n, reach = _offered(strip[i + j], token, key, counter, n, k, reach, tokens, heap)
     return n
 
 
@@ -128,29 +131,33 @@ def race_listed(
     counter: np.uint64,
     k: int,
     words: U32,
-    bits: U64,
     tokens: I64,
     heap: F64,
 ) -> int:
     """What `_race` does of tokens ids with these log-probabilities: the same noise for each."""
-    n = 0
-    reach = math.inf
-    for start in range(0, ids.shape[0], STRIP):
+    n, at, reach = 0, 0, math.inf
+    while n < k and at < ids.shape[0]:
+        n, reach = _offered(logprobs[at], int(ids[at]), key, counter, n, k, reach, tokens, heap)
+        at += 1
+    for start in range(at, ids.shape[0], STRIP):
         strip = ids[start : start + STRIP]
+        own, values = words[: strip.shape[0]], logprobs[start : start + strip.shape[0]]
+        upper_halves_of(strip, key, counter, own)
+        if not _mark(values, own, reach):
+            continue
         for i in range(strip.shape[0]):
-            words[3, i] = np.uint32(strip[i])
-        _random_bits(key, counter, words, bits[: strip.shape[0]])
-        for i in range(strip.shape[0]):
-            token = np.int64(strip[i])
-            n, reach = _offered(logprobs[start + i], bits[i], token, n, k, reach, tokens, heap)
+            if own[i]:
+                token = int(strip[i])
+                n, reach = _offered(values[i], token, key, counter, n, k, reach, tokens, heap)
     return n
 
 
 @kernel
 def _offered(
     logprob: np.float32,
-    word: np.uint64,
-    token: np.int64,
+    token: int,
+    key: np.uint64,
+    counter: np.uint64,
     n: int,
     k: int,
     reach: float,
@@ -160,7 +167,7 @@ def _offered(
     """The heap's new size and reach after a token that may win or not."""
     if logprob < LEAST:
         return n, reach
-    uniform = (np.float64(word >> np.uint64(12)) + 0.5) * 2.0**-52
+    uniform = uniform_of(np.uint32(token), key, counter)
     if n == k and 1.0 - uniform > np.float64(exponential(logprob)) * reach:
         return n, reach
     value = np.float64(logprob) - math.log(-math.log(uniform))
@@ -178,47 +185,35 @@ def _offered(
 
 
 @kernel
-def _random_bits(key: np.uint64, counter: np.uint64, words: U32, out: U64) -> None:
-    """The random words of the tokens in words[3] under stream GUMBEL_STREAM: Philox4x32-10, round by round,
-    so that the tokens of a strip go side by side. words [4, STRIP]: the state."""
-    n = out.shape[0]
-    x0, x1, x2, x3 = words[0, :n], words[1, :n], words[2, :n], words[3, :n]
-    for i in range(n):
-        x0[i], x1[i] = np.uint32(counter & _LOW), np.uint32(counter >> _SHIFT)
-        x2[i] = np.uint32(GUMBEL_STREAM)
-    k0, k1 = np.uint32(key & _LOW), np.uint32(key >> _SHIFT)
-    for _ in range(10):
-        for i in range(n):
-            p0 = np.uint64(x0[i]) * np.uint64(0xD2511F53)
-            p1 = np.uint64(x2[i]) * np.uint64(0xCD9E8D57)
-            x0[i] = np.uint32(p1 >> _SHIFT) ^ x1[i] ^ k0
-            x1[i] = np.uint32(p1)
-            x2[i] = np.uint32(p0 >> _SHIFT) ^ x3[i] ^ k1
-            x3[i] = np.uint32(p0)
-        k0, k1 = np.uint32(k0 + np.uint32(0x9E3779B9)), np.uint32(k1 + np.uint32(0xBB67AE85))
-    for i in range(n):
-        out[i] = np.uint64(x0[i]) | (np.uint64(x1[i]) << _SHIFT)
-
-
-@kernel
-def _any_reaching(strip: F32, bits: U64, reach: float) -> bool:
-    """Whether any token's noise may do: 1 - u, rounded down a little, is not above its share of the reach."""
-    found = np.int32(0)
+def _mark(strip: F32, words: U32, reach: float) -> bool:
+    """Which tokens' noise may do, 1 or 0 -> words, which hold the upper halves of their random words; whether
+    any's does: 1 - u, rounded down a little, is not above its share of the reach."""
+    found = np.uint32(0)
     share = np.float32(min(reach * 1.00001, 3e38))
     for i in range(strip.shape[0]):
         # The upper 24 bits of u, as a float32 of 23 that is never above 1 - u.
-        high = np.float32(np.int32(bits[i] >> np.uint64(40))) * np.float32(5.9604645e-8)
+        high = np.float32(np.int32(words[i] >> np.uint32(8))) * np.float32(5.9604645e-8)
         weight = exponential(max(strip[i], np.float32(-88.0)))
-        found |= np.int32(np.float32(0.9999998) - high <= weight * share)
+        hit = np.uint32(np.float32(0.9999998) - high <= weight * share)
+        words[i] = hit
+        found |= hit
     return bool(found != 0)
 
 
 @kernel
+def _any(marks: U32) -> bool:
+    hit = np.uint32(0)
+    for i in range(marks.shape[0]):
+        hit |= marks[i]
+    return bool(hit != 0)
+
+
+@kernel
 def _any_listed(strip: F32) -> bool:
-    best = np.float32(-np.inf)
+    hit = np.uint32(0)
     for i in range(strip.shape[0]):
-        best = max(best, strip[i])
-    return bool(best >= LEAST)
+        hit |= np.uint32(strip[i] >= LEAST)
+    return bool(hit != 0)
 
 
 @kernel
