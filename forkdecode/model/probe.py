@@ -184,6 +184,8 @@ def _windows(name: str, model: PreTrainedModel, layers: list[_Layer]) -> tuple[i
                 raise refuse(name, "it has sliding layers without a window size")
         if window is None and layer_type is None:
             _check_no_window(name, config)
+        if window is not None and window < 1:
+            raise refuse(name, f"it has a sliding window of {window}; a window is of at least 1 token")
         windows.append(None if window is None else int(window))
     return tuple(windows)
 

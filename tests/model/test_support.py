@@ -268,3 +268,11 @@ def test_a_window_that_attention_is_not_handed_is_seen() -> None:
         probe("windowed", LlamaForCausalLM(config))
     config.sliding_window = config.max_position_embeddings
     assert probe("windowed", LlamaForCausalLM(config)).windows == (None, None)
+
+
+@pytest.mark.parametrize("window", [0, -1])
+def test_a_window_of_nothing_is_refused(window: int) -> None:
+    config = llama_config()
+    config.sliding_window, config.layer_types = window, ["full_attention", "sliding_attention"]
+    with pytest.raises(ModelLoadError, match=f"it has a sliding window of {window}"):
+        probe("windowed", LlamaForCausalLM(config))
