@@ -4,7 +4,7 @@ A step is what the scheduler asks of the KV layer for a beam group: `extend(1)` 
 new blocks) and `advance(parents)`. Parents are drawn uniformly, so that about 37 % of the rows die in each
 step; they are drawn outside the timed part. The median shows the usual step; the mean includes those in
 which all rows cross a block boundary and take a new block each, and those that promote shared blocks.
-The mean is of the thread's own CPU time: on a busy machine wall time counts other programs' turns.
+Times are the thread's own CPU time: on a busy machine wall time counts other programs' turns.
 
     python -m benchmarks.control_plane [--width 512] [--prompts 250 2500 25000] [--record FILE]
 """
@@ -32,11 +32,11 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Cost:
-    """Microseconds a step: wall time, but for the mean. columns: the widest tails seen, in blocks."""
+    """Microseconds of CPU time a step. columns: the widest tails seen, in blocks."""
 
     prompt: int
     median: float
-    cpu_mean: float
+    mean: float
     p99: float
     boundary_median: float
     extend_median: float
@@ -53,7 +53,7 @@ class Group:
     pool: BlockPool
     table: BlockTable
     rng: np.random.Generator
-    samples: list[tuple[float, float, float, bool, int]]
+    samples: list[tuple[float, float, bool, int]]
     columns: int = 0
 
     @staticmethod
@@ -70,25 +70,23 @@ class Group:
         table, width = self.table, self.table.rows
         parents = self.rng.integers(0, width, width).astype(np.int32)
         boundary = table.length % self.pool.block_size == 0
-        cpu = time.thread_time()
-        begin = time.perf_counter()
+        begin = time.thread_time()
         self.pool.begin_step()
         extension = table.extend(1)
-        middle = time.perf_counter()
+        middle = time.thread_time()
         table.advance(parents)
-        end = time.perf_counter()
-        cpu = time.thread_time() - cpu
-        self.samples.append((middle - begin, end - middle, cpu, boundary, len(extension.copies)))
+        end = time.thread_time()
+        self.samples.append((middle - begin, end - middle, boundary, len(extension.copies)))
         self.columns = max(self.columns, table.tails.shape[1])
 
     def cost(self, warmup: int) -> Cost:
         columns = zip(*self.samples[warmup:], strict=True)
-        extend, advance, cpu, boundary, copies = (np.array(column) for column in columns)
+        extend, advance, boundary, copies = (np.array(column) for column in columns)
         total = (extend + advance) * 1e6
         return Cost(
             prompt=self.prompt,
             median=float(np.median(total)),
-            cpu_mean=float(cpu.mean() * 1e6),
+            mean=float(total.mean()),
             p99=float(np.percentile(total, 99)),
             boundary_median=float(np.median(total[boundary])) if boundary.any() else float("nan"),
             extend_median=float(np.median(extend) * 1e6),
@@ -108,10 +106,10 @@ def measure(prompts: list[int], width: int, block_size: int, steps: int, warmup:
 
 
 def table(costs: list[Cost]) -> str:
-    head = f"{'prompt':>8}{'median':>9}{'cpu mean':>9}{'p99':>9}{'boundary':>10}{'extend':>9}{'advance':>9}"
+    head = f"{'prompt':>8}{'median':>9}{'mean':>9}{'p99':>9}{'boundary':>10}{'extend':>9}{'advance':>9}"
     lines = [head + f"{'copies':>9}{'columns':>9}   (us a step)"]
     for c in costs:
-        times = f"{c.median:>9.1f}{c.cpu_mean:>9.1f}{c.p99:>9.1f}{c.boundary_median:>10.1f}"
+        times = f"{c.median:>9.1f}{c.mean:>9.1f}{c.p99:>9.1f}{c.boundary_median:>10.1f}"
         parts = f"{c.extend_median:>9.1f}{c.advance_median:>9.1f}{c.copies_mean:>9.1f}{c.columns:>9}"
         lines.append(f"{c.prompt:>8}{times}{parts}")
     return "\n".join(lines)

@@ -66,12 +66,12 @@ def forest_plan(results: list[Result]) -> str:
 
 def control_plane(results: list[Result]) -> str:
     """One step of a group's table by its prompt."""
-    head = ["width", "prompt", "median, us", "CPU mean", "p99", "copies a step", "goal, median"]
+    head = ["width", "prompt", "median, us", "mean", "p99", "copies a step", "goal, median"]
     rows = (
         [
             f"{r['width']:,}",
             f"{r['prompt']:,}",
-            *(f"{r[name]:.0f}" for name in ("median", "cpu_mean", "p99", "copies_mean", "goal_us")),
+            *(f"{r[name]:.0f}" for name in ("median", "mean", "p99", "copies_mean", "goal_us")),
         ]
         for r in sorted(results, key=lambda r: (r["width"], r["prompt"]))
     )
