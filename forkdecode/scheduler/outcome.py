@@ -34,11 +34,18 @@ def token_logprobs(path: TokenPath) -> tuple[TokenLogprob, ...]:
 
 
 def top_of_rows(top: TopLogprobs) -> list[tuple[TopPairs, TopPairs]]:
-    """The raw and processed pairs of each of the [R, k] rows."""
-    return [
-        (top_pairs(top.raw_ids[r], top.raw[r]), top_pairs(top.processed_ids[r], top.processed[r]))
-        for r in range(len(top.raw_ids))
-    ]
+    """The raw and processed pairs of each of the [R, k] rows: top_pairs of all, in a few calls."""
+    raw = _pairs(top.raw_ids, top.raw)
+    if top.processed_ids is top.raw_ids and top.processed is top.raw:
+        return list(zip(raw, raw, strict=True))
+    return list(zip(raw, _pairs(top.processed_ids, top.processed), strict=True))
+
+
+def _pairs(ids: I64, values: F32) -> list[TopPairs]:
+    found = [tuple(zip(i, v, strict=True)) for i, v in zip(ids.tolist(), values.tolist(), strict=True)]
+    for row in np.flatnonzero(~(values > -np.inf).all(axis=1)).tolist():
+        found[row] = top_pairs(ids[row], values[row])
+    return found
 
 
 def records(group: SequenceGroup, batch: HypothesisBatch, first_rank: int = 0) -> tuple[CandidateRecord, ...]:
