@@ -31,15 +31,21 @@ class StepTables:
     @staticmethod
     def of(groups: Sequence[DecodeRows], queries: Sequence[int], num_tokens: int) -> StepTables:
         """queries: of each row of a group."""
-        sizes = np.array(
-            [
-                (g.token_start, len(g.tails), n, g.context_len, len(g.trunk), g.tails.shape[1])
-                for g, n in zip(groups, queries, strict=True)
-            ],
-            np.int64,
-        )
-        blocks = np.concatenate([a.ravel() for g in groups for a in (g.trunk, g.tails)])
-        return StepTables(groups, blocks, np.ascontiguousarray(sizes.T), num_tokens)
+        sizes: list[int] = []
+        for g, n in zip(groups, queries, strict=True):
+            rows, columns = g.tails.shape
+            sizes += (g.token_start, rows, n, g.context_len, len(g.trunk), columns)
+        table = np.array(sizes, np.int64).reshape(-1, 6).T
+        blocks = _flat([a for g in groups for a in (g.trunk, g.tails)])
+        return StepTables(groups, blocks, np.ascontiguousarray(table), num_tokens)
+
+
+def _flat(arrays: Sequence[I32]) -> I32:
+    """All entries, one array after the other."""
+    try:
+        return np.frombuffer(bytearray().join(arrays), np.int32)  # type: ignore[arg-type]
+    except TypeError:  # which is what join says of arrays that are not contiguous
+        return np.concatenate([a.ravel() for a in arrays])
 
 
 class Lister(Protocol):

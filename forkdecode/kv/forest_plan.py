@@ -109,7 +109,7 @@ class ForestPlanner:
         if self._window is not None:
             size = self._shape.block_size
             seen = contexts - np.maximum(contexts - self._window, 0) // size * size
-        return int(within(nodes, contexts).sum()), int((rows * seen)[first:].sum())
+        return int(within(nodes, contexts).sum()), int(rows[first:] @ seen[first:])
 
     def _grown(self, decodes: tuple[DecodeRows, ...]) -> ForestPlan:
         """The last plan, with contexts that have grown inside blocks it already lists."""

@@ -210,6 +210,14 @@ def test_long_nodes_are_split_until_the_processors_are_busy() -> None:
     assert plan.num_parts == 8
 
 
+def test_tables_may_be_parts_of_larger_ones() -> None:
+    blocks = np.arange(60, dtype=np.int32).reshape(3, 20)
+    for trunk, tails in ((blocks[0, :6:2], blocks[:2, 7:9]), (blocks[0, :2], blocks[:2, 9::-4])):
+        decodes = [DecodeRows(0, trunk, tails, 4 * (len(trunk) + tails.shape[1]) - 1)]
+        plan = ForestPlanner(SHAPE).plan([], decodes, 2)
+        check_plan(plan, [], decodes, 2, 4, SHAPE.tile_queries)
+
+
 def test_growth_inside_a_block_keeps_the_structure() -> None:
     _, decodes, tokens = random_step(3, [(6, 3, 4), (2, 1, 2)], 3, [], 4)
     decodes = [replace(d, context_len=(len(d.trunk) + d.tails.shape[1]) * 4 - 3) for d in decodes]

@@ -101,6 +101,20 @@ def test_wide_beams(trunk: int, columns: int, group: int) -> None:
     check([], decodes, 512, shape, window=1024, invariant=True)
 
 
+@pytest.mark.parametrize("spread", [1, 4096])
+def test_many_rows_that_part_at_one_block(spread: int) -> None:
+    """60 rows: equal ones, ones that part at the last block, at the first, and in between with others. Spread
+    ids meet in a hash table of few places."""
+    rng = np.random.default_rng(1)
+    tails = np.tile(rng.integers(0, 50, 9).astype(np.int32), (60, 1))
+    tails[20:40, 8] = 100 + rng.permutation(20)
+    tails[40:, 0] = 200 + rng.permutation(20)
+    tails[10:50, 4] = 300 + rng.integers(0, 25, 40)
+    tails = tails[rng.permutation(60)] * np.int32(spread)
+    for group in (0, 4):
+        check([], [DecodeRows(0, np.arange(3, dtype=np.int32), tails, 47)], 61, replace(SHAPE, group=group))
+
+
 def test_many_groups_behind_cached_prefixes() -> None:
     """64 beams of 8: eight prompts of 20 blocks, the first 16 of which are the same eight by eight."""
     rng, decodes = np.random.default_rng(0), []

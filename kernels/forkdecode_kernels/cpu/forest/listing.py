@@ -11,11 +11,12 @@ from forkdecode_kernels.cpu.forest.items import (
     COUNT,
     END,
     GROUP,
+    NODE_WIDTH,
     QUERY,
+    count_readers,
     cut_nodes,
-    item_table,
+    list_items,
     list_parts,
-    number_parts,
 )
 from forkdecode_kernels.cpu.forest.nodes import column_nodes, earliest_seen
 from forkdecode_kernels.cpu.forest.rows import (
@@ -62,40 +63,51 @@ def list_forest(
         places[i + 1] = places[i] + groups[TRUNK, i] + groups[ROWS, i] * groups[COLUMNS, i]
     if places[count] != blocks.shape[0]:
         raise ValueError("blocks: not as many as the groups have")
-    order, between = np.empty(count, np.int64), np.empty(count + 1, np.int64)
+    order, between = np.empty(count, np.int32), np.empty(count + 1, np.int32)
     order_groups(blocks, groups, places, split // block_size, order, between)
     if not split:
         fold_groups(between, order, groups, block_size, group)
-    rows, owns = np.empty((2, n), np.int64), np.empty((2, n), np.int64)
-    shared, queries_before = np.empty(n + 1, np.int64), np.zeros(n + 1, np.int64)
+    rows, owns = np.empty((2, n), np.int32), np.empty((2, n), np.int32)
+    shared, queries_before = np.empty(n + 1, np.int32), np.zeros(n + 1, np.int32)
     order_rows(blocks, groups, places, order, between, rows, owns, shared)
     for i in range(n):
         queries_before[i + 1] = queries_before[i] + groups[QUERIES, rows[0, i]]
-    found = column_nodes(shared, rows, owns, queries_before, groups, block_size, group)
-    nodes, num_nodes = _token_nodes(found, rows, owns, queries_before, groups, places, block_size, window)
+    found, by_begin = column_nodes(shared, rows, owns, queries_before, groups, block_size, group)
+    nodes, num_nodes = _token_nodes(
+        found, by_begin, rows, owns, queries_before, groups, places, block_size, window
+    )
     queries, positions = _queries(rows, groups, queries_before[n], num_tokens)
-    items, large = cut_nodes(nodes, num_nodes, groups, block_size, small, whole, kv_heads, processors, split)
-    part, readers, parts = number_parts(items, queries.shape[0])
-    merged, offsets, merge_parts = list_parts(items, part, readers, parts, queries, num_tokens)
-    table, spans, num_small = item_table(items, large, part, groups)
+    step, num_small, num_large = cut_nodes(
+        nodes, num_nodes, groups, small, whole, kv_heads, processors, split
+    )
+    readers, several = count_readers(nodes, num_nodes, queries.shape[0])
+    num_items = num_small + num_large
+    table, spans = np.empty((num_items, 8), np.int32), np.empty((3, num_items), np.int64)
+    needs = np.zeros(queries.shape[0] + 1, np.int32)
+    parts = list_items(nodes, num_nodes, groups, step, block_size, num_small, several, table, spans, needs)
+    merged, offsets, merge_parts = list_parts(
+        nodes, num_nodes, several, needs, readers, parts, queries, num_tokens
+    )
     ranges = _ranges(nodes, num_nodes)
     return queries, positions, table, num_small, spans, ranges, merged, offsets, merge_parts, parts
 
 
 @kernel
 def _token_nodes(
-    found: I64,
-    rows: I64,
-    owns: I64,
-    queries_before: I64,
+    found: I32,
+    by_begin: I32,
+    rows: I32,
+    owns: I32,
+    queries_before: I32,
     groups: I64,
     places: I64,
     block_size: int,
     window: int,
-) -> tuple[I64, int]:
-    """Nodes of items.py, from rows and columns, and how many: none of blocks that no query of theirs sees."""
-    nodes, kept = np.empty((6, found.shape[1]), np.int64), 0
-    for i in range(found.shape[1]):
+) -> tuple[I32, int]:
+    """Nodes of items.py, from rows and columns in this order, and how many: none of blocks that no query of
+    theirs sees."""
+    nodes, kept = np.empty((NODE_WIDTH, by_begin.shape[0]), np.int32), 0
+    for i in by_begin:
         first, last, begin, end = found[0, i], found[1, i], found[2, i], found[3, i]
         group = rows[0, first]
         # A group's first row lies behind its trunk: there what all rows share goes on.
@@ -117,7 +129,7 @@ def _token_nodes(
 
 
 @kernel
-def _ranges(nodes: I64, count: int) -> I64:
+def _ranges(nodes: I32, count: int) -> I64:
     """[3, count]: begin, end and group of the nodes."""
     ranges = np.empty((3, count), np.int64)
     for i in range(count):
@@ -126,7 +138,7 @@ def _ranges(nodes: I64, count: int) -> I64:
 
 
 @kernel
-def _queries(rows: I64, groups: I64, count: int, num_tokens: int) -> tuple[I32, I32]:
+def _queries(rows: I32, groups: I64, count: int, num_tokens: int) -> tuple[I32, I32]:
     """Query tokens in the forest's order, and the position of every token."""
     queries, positions, at = np.empty(count, np.int32), np.zeros(num_tokens, np.int32), 0
     for i in range(rows.shape[1]):

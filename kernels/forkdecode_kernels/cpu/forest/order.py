@@ -1,7 +1,8 @@
 """Lists of block ids in ascending order, with how much neighbours have in common.
 
-Rows of beams come in no order, so that what a comparison will say can't be foretold; most of the time goes
-into that. Hence buckets by the first id, and few comparisons inside them.
+They come in no order, so that what a comparison will say can't be foretold; most of the time goes into that.
+Hence buckets by the first id, and few comparisons inside them. This is for the trunks of groups, which are of
+any length; for the rows of one group see joined.py.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ DIGIT = 9
 
 
 @kernel
-def sort_lists(ids: I32, starts: I64, sizes: I64, order: I64, shared: I64) -> None:
+def sort_lists(ids: I32, starts: I64, sizes: I64, order: I32, shared: I32) -> None:
     """List i is ids[starts[i] .. starts[i] + sizes[i]]. Fills order [n] with the lists, ascending, equal
     ones as they came, and shared [n] with how many ids each has in common with the one before it."""
     n = order.shape[0]
-    other, other_shared = np.empty(n, np.int64), np.empty(n, np.int64)
+    other, other_shared = np.empty(n, np.int32), np.empty(n, np.int32)
     for i in range(n):
         order[i] = i
     begin = n
@@ -43,25 +44,34 @@ def sort_lists(ids: I32, starts: I64, sizes: I64, order: I64, shared: I64) -> No
 
 
 @kernel
-def _sort_by_first(ids: I32, starts: I64, sizes: I64, order: I64, other: I64) -> I64:
-    """Sorts `order` by the lists' first ids, a digit at a time, and returns these [n]; -1 for empty lists."""
+def _sort_by_first(ids: I32, starts: I64, sizes: I64, order: I32, other: I32) -> I32:
+    """Sorts `order` by the lists' first ids, and returns these [n]; -1 for empty lists."""
+    firsts = np.empty(order.shape[0], np.int32)
+    for i in range(order.shape[0]):
+        firsts[i] = ids[starts[i]] if sizes[i] else -1
+    sort_by_keys(firsts, order, other)
+    return firsts
+
+
+@kernel
+def sort_by_keys(keys: I32, order: I32, other: I32) -> None:
+    """Sorts order [n] by the keys of what it holds, a digit at a time; those with equal ones stay as they
+    were. other [>= n]: scratch memory."""
     n = order.shape[0]
-    firsts = np.empty(n, np.int64)
     low, high = np.int64(1) << 40, np.int64(-1)
     for i in range(n):
-        firsts[i] = ids[starts[i]] if sizes[i] else -1
-        low, high = min(low, firsts[i]), max(high, firsts[i])
-    places = np.empty((1 << DIGIT) + 1, np.int64)
+        low, high = min(low, keys[order[i]]), max(high, keys[order[i]])
+    places = np.empty((1 << DIGIT) + 1, np.int32)
     source, target, moved, shift = order, other, False, 0
     while (high - low) >> shift:
         for i in range(places.shape[0]):
             places[i] = 0
         for i in range(n):
-            places[((firsts[i] - low >> shift) & (1 << DIGIT) - 1) + 1] += 1
+            places[((keys[source[i]] - low >> shift) & (1 << DIGIT) - 1) + 1] += 1
         for i in range(1, places.shape[0]):
             places[i] += places[i - 1]
         for i in range(n):
-            digit = (firsts[source[i]] - low >> shift) & (1 << DIGIT) - 1
+            digit = (keys[source[i]] - low >> shift) & (1 << DIGIT) - 1
             target[places[digit]] = source[i]
             places[digit] += 1
         source, target, moved = target, source, not moved
@@ -69,7 +79,6 @@ def _sort_by_first(ids: I32, starts: I64, sizes: I64, order: I64, other: I64) ->
     if moved:
         for i in range(n):
             order[i] = other[i]
-    return firsts
 
 
 @kernel
@@ -79,10 +88,10 @@ def _sort_range(
     sizes: I64,
     begin: int,
     end: int,
-    order: I64,
-    shared: I64,
-    other: I64,
-    other_shared: I64,
+    order: I32,
+    shared: I32,
+    other: I32,
+    other_shared: I32,
 ) -> None:
     """Sorts order[begin .. end] as it stands, and fills shared there, from 0."""
     if end - begin <= FEW:
@@ -110,7 +119,7 @@ def _sort_range(
 
 
 @kernel
-def _insert_range(ids: I32, starts: I64, sizes: I64, begin: int, end: int, order: I64, shared: I64) -> None:
+def _insert_range(ids: I32, starts: I64, sizes: I64, begin: int, end: int, order: I32, shared: I32) -> None:
     """As _sort_range, for few."""
     for i in range(begin + 1, end):
         at, item = i, order[i]
@@ -134,10 +143,10 @@ def _merge(
     begin: int,
     middle: int,
     end: int,
-    order: I64,
-    shared: I64,
-    to_order: I64,
-    to_shared: I64,
+    order: I32,
+    shared: I32,
+    to_order: I32,
+    to_shared: I32,
 ) -> None:
     """Two sorted runs begin .. middle and middle .. end, neither empty, into one. a_same, b_same: what the
     head of each has in common with the list written last, so that unequal ones tell the smaller head without

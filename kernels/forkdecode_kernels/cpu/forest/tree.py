@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from forkdecode_kernels.cpu.selection.jit import kernel
 
-I64 = NDArray[np.int64]
+I32 = NDArray[np.int32]
 
 FIRST, LAST, LEVEL, AROUND, CLOSED = range(5)
 """Rows of a tree's runs: its first list, the list behind its last, how many columns they share, the run
@@ -15,7 +15,7 @@ around it or -1; and in CLOSED the runs' numbers, those within others before the
 
 
 @kernel
-def build_tree(shared: I64, runs: I64, inside: I64) -> int:
+def build_tree(shared: I32, runs: I32, inside: I32) -> int:
     """shared [n + 1]: what each of n lists has in common with the one before it, -1 at both ends.
 
     Fills runs [5, n] with the longest runs of lists that share a column or more, and inside [n + 1] with the
@@ -23,7 +23,7 @@ def build_tree(shared: I64, runs: I64, inside: I64) -> int:
     longest-common-prefix array: Abouelhoda, Kurtz and Ohlebusch 2004, section 3.)
     """
     n = shared.shape[0] - 1
-    stack = np.empty(n + 1, np.int64)
+    stack = np.empty(n + 1, np.int32)
     depth = opened = closed = 0
     inside[0] = -1
     for boundary in range(1, n + 1):
@@ -49,7 +49,7 @@ def build_tree(shared: I64, runs: I64, inside: I64) -> int:
 
 
 @kernel
-def fold(runs: I64, count: int, queries: I64, owns: I64, tokens: int, group: int, ends: I64) -> None:
+def fold(runs: I32, count: int, queries: I32, owns: I32, tokens: int, group: int, ends: I32) -> None:
     """Fills ends [count] with the column to which the lists of each run read together: the run's own, or if
     it is left out that of what is around it. Outermost first, so that what is around a run is known.
 
