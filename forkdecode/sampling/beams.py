@@ -46,7 +46,7 @@ def topk_listed(
         if not best.valid:
             results.append(SelectionResult.failed(request.group_id, f"non-finite logits {where(request)}"))
             continue
-        found = _enlarged(best, request, choice, logits.shape[1], best_of)
+        found = enlarged(best, request, choice, logits.shape[1], best_of)
         results.append(result_of(request, found, found.logprobs, None))
     return results
 
@@ -82,7 +82,7 @@ def _merged(parts: Sequence[Continuations], choice: TopK) -> Continuations:
     return Continuations(rows, tokens, scores[order], logprobs, True)
 
 
-def _enlarged(
+def enlarged(
     best: Continuations,
     request: SelectionRequest,
     choice: TopK,
@@ -109,4 +109,4 @@ def _enlarged(
     return best
 
 
-_OVER_ALL_ROWS = Best(_plain, _of_chunk, _merged, _enlarged)
+_OVER_ALL_ROWS = Best(_plain, _of_chunk, _merged, enlarged)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from forkdecode.errors import ForkdecodeError
 from forkdecode.sampling.allowed import apply_allowed, is_masked
 from forkdecode.sampling.processors import RowHistory, apply_processors
 from forkdecode.step import SelectionRequest, SelectionResult
@@ -63,6 +64,12 @@ def is_active(request: SelectionRequest) -> bool:
 def where(request: SelectionRequest) -> str:
     """For error texts: which of the group's tokens is being chosen."""
     return f"at generated token {request.num_generated + 1}"
+
+
+def failed(request: SelectionRequest, error: Exception) -> SelectionResult:
+    """Of a group that something went wrong with."""
+    field = error.field if isinstance(error, ForkdecodeError) else None
+    return SelectionResult.failed(request.group_id, str(error) or type(error).__name__, field)
 
 
 def dead_end(request: SelectionRequest) -> SelectionResult:

@@ -94,14 +94,15 @@ def _repetition(values: torch.Tensor, penalty: float, history: RowHistory) -> No
     """Keskar et al. 2019, "CTRL", section 4.1, with negative values multiplied instead of divided."""
     # Read every old value first: a token of prompt and generated both is penalised once.
     prompt = torch.unique(_in_vocab(history.prompt, values))
-    in_prompt = _discount(values[:, prompt], penalty)
+    in_prompt = discount(values[:, prompt], penalty)
     generated, legal = _clamped(history.generated, values)
-    in_generated = torch.where(legal, _discount(values.gather(1, generated), penalty), 0.0)
+    in_generated = torch.where(legal, discount(values.gather(1, generated), penalty), 0.0)
     values[:, prompt] = in_prompt
     _scatter(values, generated, legal, in_generated)
 
 
-def _discount(scores: torch.Tensor, penalty: float) -> torch.Tensor:
+def discount(scores: torch.Tensor, penalty: float) -> torch.Tensor:
+    """Scores under a repetition penalty."""
     return torch.where(scores < 0, scores * penalty, scores / penalty)
 
 

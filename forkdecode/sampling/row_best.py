@@ -37,7 +37,7 @@ def _plain(logits: torch.Tensor, requests: Sequence[RowTopKRequest], threads: in
     rows = np.concatenate([np.arange(r.rows) + r.logits_start for r, _ in requests])
     k = np.repeat(np.array([c.k for _, c in requests], np.int64), sizes)
     base = np.concatenate([c.base for _, c in requests]).astype(np.float32)
-    return _split(row_candidates(logits, rows, k, base, threads=threads), np.cumsum([0, *sizes]))
+    return split(row_candidates(logits, rows, k, base, threads=threads), np.cumsum([0, *sizes]))
 
 
 def _of_chunk(chunk: Chunk, choices: Sequence[RowTopK], threads: int) -> list[Continuations]:
@@ -45,10 +45,10 @@ def _of_chunk(chunk: Chunk, choices: Sequence[RowTopK], threads: int) -> list[Co
     k = np.concatenate([np.full(len(p), c.k, np.int64) for p, c in pairs])
     base = np.concatenate([c.base[p.first : p.last] for p, c in pairs]).astype(np.float32)
     found = row_candidates(chunk.values, np.arange(len(k)), k, base, normalized=True, threads=threads)
-    return _split(found, chunk.starts)
+    return split(found, chunk.starts)
 
 
-def _split(found: RowCandidates, starts: NDArray[np.int64]) -> list[Continuations]:
+def split(found: RowCandidates, starts: NDArray[np.int64]) -> list[Continuations]:
     """The candidates of rows starts[i] .. starts[i + 1], for each i; rows count from the first of them."""
     edges = np.searchsorted(found.row, starts)
     return [
@@ -58,6 +58,7 @@ def _split(found: RowCandidates, starts: NDArray[np.int64]) -> list[Continuation
             found.score[a:b],
             found.logprob[a:b],
             bool(found.valid[first:last].all()),
+            None if found.raw is None else found.raw[a:b],
         )
         for a, b, first, last in zip(edges[:-1], edges[1:], starts[:-1], starts[1:], strict=True)
     ]

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 
 from forkdecode.allowed import Allowed, AllowedBits, AllowedLists, Ready
-from forkdecode.errors import ForkdecodeError
 from forkdecode.sampling.allowed import reads_lists, reads_short_lists, settled, with_short_lists
 from forkdecode.sampling.beams import topk_listed, topk_plain, topk_processed
 from forkdecode.sampling.continuations import check_scores
+from forkdecode.sampling.device.select import select_on_device
 from forkdecode.sampling.gather import check_gather, gather_named
-from forkdecode.sampling.group_logits import is_active
+from forkdecode.sampling.group_logits import failed, is_active
 from forkdecode.sampling.listed import draw_listed, perturbed_listed, rows_listed
 from forkdecode.sampling.perturbed import check_gumbel, perturbed_best
 from forkdecode.sampling.row_best import rows_plain, rows_processed
@@ -46,6 +46,8 @@ def select(
     logits [M, V]: any float type, any device; never written to. threads: how many to use on the
     CPU, torch's own number by default; no result depends on it.
     """
+    if logits.device.type == "cuda":
+        return select_on_device(logits, requests)
     workers = torch.get_num_threads() if threads is None else threads
     done: dict[int, SelectionResult] = {}
     free = [(i, request) for i, request in enumerate(requests) if request.allowed is None]
@@ -64,7 +66,7 @@ def _settled(
         try:
             found = settled(request)
         except Exception as error:
-            done[i] = _failed(request, error)
+            done[i] = failed(request, error)
             continue
         listed = logits.device.type == "cpu" and found.num_logprobs is None
         yield i, with_short_lists(found, logits.shape[1]) if listed else found
@@ -161,7 +163,7 @@ def _serve(
         try:
             check(logits, request, choice)
         except ValueError as error:
-            done[i] = _failed(request, error)
+            done[i] = failed(request, error)
             continue
         sorted_out[_way(logits, request, len(ways))].append((i, request, choice))
     for groups, way in zip(sorted_out, ways, strict=True):
@@ -197,13 +199,8 @@ def _serve_together(
         done.update(zip((i for i, _, _ in groups), results, strict=True))
     except Exception as error:
         if len(groups) == 1:
-            done[groups[0][0]] = _failed(groups[0][1], error)
+            done[groups[0][0]] = failed(groups[0][1], error)
             return
         # One of them is at fault: alone, each of the others gets what it would have got together.
         for one in groups:
             _serve_together(logits, [one], way, threads, done)
-
-
-def _failed(request: SelectionRequest, error: Exception) -> SelectionResult:
-    field = error.field if isinstance(error, ForkdecodeError) else None
-    return SelectionResult.failed(request.group_id, str(error) or type(error).__name__, field)
