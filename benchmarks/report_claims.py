@@ -45,14 +45,14 @@ CLAIMS = (
         2.2,
         BEAMS,
         ("paged", "exact"),
-        ("", "a step is limited by time as well as by memory"),
+        ("", "a shared block is read once a beam, so that steps are longer and blocks are held longer"),
     ),
     Claim(
         "the same, a shared block read once",
         2.2,
         BEAMS,
         ("forest", "exact"),
-        ("", "a step is limited by time as well as by memory"),
+        ("steps are shorter, blocks free sooner", ""),
     ),
     Claim(
         "of that by sharing alone: the same blocks, not shared",
