@@ -77,12 +77,15 @@ for call in (
 client.close()
 found = {heavy!r} & set(sys.modules)
 assert not found, found
-try:
-    forkdecode.LLM
-except ModuleNotFoundError as error:
-    assert error.name == "torch" or error.name in {heavy!r}, error
-else:
-    raise AssertionError("the light install has no LLM")
+missing = set()
+for name in forkdecode.__all__:
+    try:
+        getattr(forkdecode, name)
+    except ModuleNotFoundError as error:
+        assert error.name in {heavy!r} | {{"torch"}}, error
+        missing.add(name)
+catalogues = {{"Catalogue", "Catalogues", "build_catalogue", "open_catalogue", "save_catalogue"}}
+assert missing == {{"LLM", "AsyncLLM"}} | catalogues, missing
 """
 
 
