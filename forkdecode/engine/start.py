@@ -90,7 +90,7 @@ def build_engine(
     )
     if device.type == "cpu":
         # From a cache this takes a second.
-        with told_if_slow(_say_compiling):
+        with told_if_slow(_say_preparing):
             _first_step(runner, info.name)
             warm_up(threads)
             trie.warm_up()
@@ -109,8 +109,8 @@ def build_engine(
     return Engine(run.scheduler(), runner, observer), capacity
 
 
-def _say_compiling() -> None:
-    _log.info("compiling kernels for this machine (once, takes a minute or two)")
+def _say_preparing() -> None:
+    _log.info("preparing kernels (a first start on a machine compiles them, which takes a minute or two)")
 
 
 def _first_step(runner: Runner, name: str) -> None:

@@ -19,6 +19,9 @@ T = TypeVar("T")
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _ABORT_SECONDS = 1.0
 """How long a call waits for its status to be taken. One that does not read may never take it."""
+A_MOMENT = 0.05
+"""Seconds in which gRPC says that a call is over (its client is gone, its message too large), after it has
+said that no more comes of it. Of a call that goes on it says only that."""
 _FIRST_MESSAGE = 30.0
 """Seconds within which a call has to say what it is for."""
 
@@ -112,6 +115,7 @@ async def _first(messages: AsyncIterator[bytes]) -> bytes:
         async with asyncio.timeout(_FIRST_MESSAGE):
             return await anext(messages)
     except StopAsyncIteration:
+        await asyncio.sleep(A_MOMENT)
         raise invalid("request", "the call ended without a message", "one message at least") from None
     except TimeoutError:
         raise CancelledError(f"no message came for {_FIRST_MESSAGE:g} seconds") from None

@@ -16,7 +16,7 @@ from forkdecode.rpc.fields import check_known
 from forkdecode.rpc.parse import parse
 from forkdecode.rpc.v1 import decode_pb2 as pb
 from forkdecode.server.auth import Caller
-from forkdecode.server.guard import Context, Guard
+from forkdecode.server.guard import A_MOMENT, Context, Guard
 from forkdecode.server.record import CallRecord
 from forkdecode.server.running import going_down
 from forkdecode.server.stream import write_in_time
@@ -28,8 +28,6 @@ from forkdecode.tree_types import Refused
 T = TypeVar("T")
 _LARGE = 2**16
 """Bytes of a command, or of events, that are not converted in the loop."""
-_MOMENT = 0.05
-"""Seconds in which gRPC says that a client is gone, after it has said that no more comes of it."""
 
 
 class TreeService:
@@ -83,7 +81,7 @@ class TreeService:
                 self._carry_out(message, call, host, feed, len(data))
                 await host.room()
             # A client that is gone and one that has said all look alike, until gRPC cancels the call of one.
-            await asyncio.sleep(_MOMENT)
+            await asyncio.sleep(A_MOMENT)
             host.no_more(feed)
         except Exception as error:
             feed.end(error)

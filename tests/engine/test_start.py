@@ -15,10 +15,12 @@ from tests.llm.models import tiny_llama
 
 
 class ReadingMLP(LlamaMLP):
-    """Multiplies by its weights itself, which an engine has packed into a form of its own."""
+    """Multiplies by its weights itself, in a way that does not show; an engine has packed them into a form
+    of its own."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + torch.nn.functional.linear(x, self.gate_proj.weight[: x.shape[-1]])
+        gate = self.gate_proj
+        return x + torch.nn.functional.linear(x, gate.weight[: x.shape[-1]])
 
 
 @contextmanager
@@ -38,4 +40,4 @@ def test_a_first_step_that_fails_is_a_refusal_with_the_reason(
         LLM(model, num_blocks=64, threads=1)
     assert refused.value.field == "model"
     assert "\n" not in str(refused.value)
-    assert [record.getMessage()[:17] for record in caplog.records] == ["compiling kernels"]
+    assert [record.getMessage()[:17] for record in caplog.records] == ["preparing kernels"]

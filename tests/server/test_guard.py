@@ -83,6 +83,19 @@ def test_a_status_that_cannot_be_sent_is_no_error_of_ours() -> None:
     assert record.status == "DEADLINE_EXCEEDED"
 
 
+@pytest.mark.parametrize("method", ["Decode", "Tokenize", "Session"])
+def test_a_message_that_is_too_large_is_one_line_of_the_log(
+    method: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running_server(Puppet().backend(), max_request_bytes=1024) as server, server.channel() as channel:
+        call = channel.stream_stream(f"/{SERVICE.full_name}/{method}")
+        code, _ = refused(lambda: call(iter([bytes(2000)]), timeout=60))
+        [line] = server.lines("request", 1)
+    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert line["status"] == "CANCELLED"  # by gRPC, which has told the caller
+    assert caplog.records == []
+
+
 @pytest.mark.parametrize(("lost", "status"), [(True, "CANCELLED"), (False, "OK")])
 def test_the_log_tells_a_lost_session_from_one_whose_client_has_no_more_to_say(
     server: Running, lost: bool, status: str
