@@ -33,17 +33,15 @@ from benchmarks.gpu_cases import FULL, REHEARSAL, Model, Workload  # noqa: E402
 from benchmarks.gpu_engine import end_to_end  # noqa: E402
 from benchmarks.gpu_selection import Bench, draws, noise, row_selection, selection, transfers  # noqa: E402
 from forkdecode.kv.bytes_moved import bytes_moved  # noqa: E402
-from forkdecode.kv.forest_items import ItemShape  # noqa: E402
-from forkdecode.kv.forest_plan import ForestPlan, ForestPlanner  # noqa: E402
+from forkdecode.kv.forest_plan import ForestPlan  # noqa: E402
+from forkdecode.model.node_plans import Planners, StepShape  # noqa: E402
 from forkdecode.step import DecodeRows  # noqa: E402
 from forkdecode_kernels.node_list import NodeList, check_nodes, node_list  # noqa: E402
 from forkdecode_kernels.reference import node_attention as node_reference  # noqa: E402
 from forkdecode_kernels.reference import paged_decode as paged_reference  # noqa: E402
 from forkdecode_kernels.triton.copy_blocks import copy_blocks  # noqa: E402
-from forkdecode_kernels.triton.device import family  # noqa: E402
 from forkdecode_kernels.triton.node_attention import node_attention  # noqa: E402
 from forkdecode_kernels.triton.paged_decode import paged_decode  # noqa: E402
-from forkdecode_kernels.triton.tiles import tile_queries  # noqa: E402
 from forkdecode_kernels.triton.write_kv import write_kv  # noqa: E402
 
 DEVICE = torch.device("cpu" if REHEARSE else "cuda")
@@ -95,18 +93,16 @@ def table(decodes: list[DecodeRows]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def planned(decodes: list[DecodeRows]) -> tuple[ForestPlan, NodeList, float]:
-    """The plan, its node list on the device, and the seconds that a fresh plan takes."""
-    group = MODEL.heads // MODEL.kv_heads
-    processors = 4 if REHEARSE else torch.cuda.get_device_properties(0).multi_processor_count
-    tiles = tile_queries(MODEL.dim, DTYPE.itemsize, group, family(DEVICE))
-    shape = ItemShape(MODEL.block_size, tiles, group, MODEL.kv_heads, processors)
-    tokens = sum(d.rows for d in decodes)
+    """The runner's plan, its node list on the device, and the seconds that a fresh plan takes."""
+    key = (MODEL.heads, MODEL.kv_heads, MODEL.dim, None)
+    step = StepShape((), decodes, sum(d.rows for d in decodes))
     times = []
-    for _ in range(7):
+    for _ in range(8):
+        planners = Planners(MODEL.block_size, DEVICE)
         begin = time.perf_counter()
-        plan = ForestPlanner(shape).plan([], decodes, tokens)
+        plan = planners.plan(key, DTYPE.itemsize, step)
         times.append(time.perf_counter() - begin)
-    return plan, node_list(plan, DEVICE), sorted(times)[3]
+    return plan, node_list(plan, DEVICE), float(np.median(times[1:]))  # the first may compile
 
 
 def attention(work: Workload, limits: dict[str, float]) -> dict[str, Any]:
