@@ -184,6 +184,7 @@ def whole_steps(args: argparse.Namespace, engine: growth_model.ModelEngine, kind
     for size, reason in grown.left_out.items():
         print(f"{kind} {axis} {size:,} is left out: {reason}")
     if len(grown.points) < 2:
+        print(f"{kind} {axis}: no growth without two sizes")
         return
     settings = {"model": Path(args.model).name, "dtype": engine.info.dtype, "threads": args.threads}
     exponents = growth_model.fitted(grown.points)
@@ -211,6 +212,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the samples")
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()
+    for axis in args.axis:
+        if args.largest is not None and args.largest < SIZES[axis][1]:
+            parser.error(
+                f"--largest {args.largest}: growth needs two sizes, {axis} has them at {SIZES[axis][1]}"
+            )
     measure = partial(control_plane, args)
     if args.model:
         engine = growth_model.ModelEngine(args.model, args.dtype, args.threads, args.seed)

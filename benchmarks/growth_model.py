@@ -197,6 +197,8 @@ def _grow_output(engine: ModelEngine, sizes: list[int], kind: str, limit: float)
     misfits = {s: engine.misfit(replace(Size(), output=s + 1)) for s in sizes}
     left_out = {s: reason for s, reason in misfits.items() if reason is not None}
     fitting = [s for s in sizes if s not in left_out]
+    if not fitting:
+        return Axis([], left_out)
     kept, begin = list[Step](), time.perf_counter()
     steps = engine.steps(replace(Size(), output=fitting[-1] + 1), kind)
     for step in steps:

@@ -93,3 +93,18 @@ def test_records_say_what_was_left_out(
     assert [p["size"] for p in found["points"]] == [16, 64]
     assert found["left_out"].keys() == {"250", "1000", "2500", "8000"}
     assert "beam prompt 250 is left out: the model has 256 positions" in capsys.readouterr().out
+
+
+def test_an_output_of_which_no_size_fits_is_left_out(
+    engine: ModelEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(growth_model, "SIZES", {"output": (1 << 30,)})
+    grown = grow(engine, "output", "beam", limit=1.0)
+    assert (grown.points, list(grown.left_out)) == ([], [1 << 30])
+
+
+def test_growth_needs_two_sizes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["growth", "--axis", "width", "output", "--largest", "4"])
+    with pytest.raises(SystemExit):
+        growth.main()
+    assert "--largest 4: growth needs two sizes, output has them at 64" in capsys.readouterr().err
