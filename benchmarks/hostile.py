@@ -201,7 +201,9 @@ async def attack_server(
     found, done = Found(), asyncio.Event()
     async with grpc.aio.insecure_channel(address, options=options) as channel:
         stub: Any = DecodeServiceStub(channel)  # type: ignore[no-untyped-call]
-        model: ServedModel = served_model(await stub.GetModel(pb.GetModelRequest()))
+        # On a busy machine a server may take more than gRPC's 20 s to answer its first connection.
+        asked = stub.GetModel(pb.GetModelRequest(), timeout=DEADLINE, wait_for_ready=True)
+        model: ServedModel = served_model(await asked)
         striker, neighbour = Striker(channel, found), Neighbour(stub)
         await neighbour.learn()
         begin = time.perf_counter()
