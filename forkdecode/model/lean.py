@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from forkdecode.model.attention import StepAttention
+from forkdecode.model.lean_tape import TapedLayers
 from forkdecode.model.lean_weights import (
     Family,
     LeanLayer,
@@ -45,6 +46,9 @@ class LeanDecoder:
         self._activation = activation(model)
         self._layers = [take_layer(model, i, family, linear) for i in range(len(base.layers))]
         kinds = {layer.rope for layer in self._layers}
+        self._taped: TapedLayers | None = None
+        if TapedLayers.fit(self._layers, model.dtype):
+            self._taped = TapedLayers(self._layers, self._norm, self._eps, self._activation)
         self._ropes = {kind: RopeTable(base.rotary_emb, kind) for kind in kinds}
 
     @staticmethod
@@ -61,6 +65,9 @@ class LeanDecoder:
         """tokens, positions [T] int64 -> last_hidden_state [1, T, hidden], normalised."""
         hidden: torch.Tensor = self._embedding(tokens)
         turns = {kind: rope.rows(positions) for kind, rope in self._ropes.items()}
+        done = None if self._taped is None else self._taped(hidden, turns, step)
+        if done is not None:
+            return BaseModelOutputWithPast(last_hidden_state=done[None])
         layers = self._layers
         normed = add_rms_norm(hidden, None, layers[0].attention_norm, self._eps)
         for i, layer in enumerate(layers):

@@ -21,6 +21,7 @@ from transformers.pytorch_utils import Conv1D
 
 from forkdecode.model.int8 import Int8Linear
 from forkdecode.model.weight_facts import WeightFacts
+from forkdecode_kernels.cpu.products import Panels
 from forkdecode_kernels.products import has_team, pack_weight, product
 
 ROW_QUANTUM = 16
@@ -30,14 +31,17 @@ _Product: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
 
 class PackedLinear(torch.nn.Module):
-    """x [..., in] -> [..., out], as torch.nn.Linear. Holds the packed weight only; weight: its facts."""
+    """x [..., in] -> [..., out], as torch.nn.Linear. Holds the packed weight only; weight: its facts.
+
+    panels: as forkdecode_kernels.products packs it, None where the product is oneDNN's.
+    """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         super().__init__()
         self.weight = WeightFacts.of(weight)
         weight, bias = weight.detach(), None if bias is None else bias.detach()
-        make = _ours if rows_stand_alone(weight.dtype) else _one_dnn
-        self._product = make(weight, bias)
+        self.panels = pack_weight(weight, bias) if rows_stand_alone(weight.dtype) else None
+        self._product = _one_dnn(weight, bias) if self.panels is None else _ours(self.panels)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self._product(x)
@@ -46,9 +50,7 @@ class PackedLinear(torch.nn.Module):
 Linear: TypeAlias = PackedLinear | Int8Linear
 
 
-def _ours(weight: torch.Tensor, bias: torch.Tensor | None) -> _Product:
-    panels = pack_weight(weight, bias)
-
+def _ours(panels: Panels) -> _Product:
     def call(x: torch.Tensor) -> torch.Tensor:
         if x.ndim == 2:
             return product(x, panels)

@@ -14,7 +14,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
-from forkdecode.config import Weights
+from forkdecode.config import Compile, Weights
 from forkdecode.model.attention import (
     ATTENTION_NAME,
     STEP_ARGUMENT,
@@ -23,6 +23,7 @@ from forkdecode.model.attention import (
     WorkPlans,
     install,
 )
+from forkdecode.model.compiled import check_compile, compile_layers
 from forkdecode.model.experts import install_experts
 from forkdecode.model.gpu_kernels import kernels_fit
 from forkdecode.model.head import LogitsHead
@@ -57,7 +58,8 @@ class Runner:
     repacked. threads: torch's thread count for the whole process; None leaves it. decoder: "auto"
     takes LeanDecoder for the models that it knows, "generic" transformers' own modules for all.
     attention: "nodes" runs from node lists on a CPU too, as on a GPU. weights: see EngineConfig; "int8"
-    leaves expert layers as they are. Raises InvalidRequestError where it can't be had.
+    leaves expert layers as they are; compiles: its `compile`. Raises InvalidRequestError where one of them
+    can't be had.
     """
 
     def __init__(
@@ -73,8 +75,10 @@ class Runner:
         decoder: Literal["auto", "generic"] = "auto",
         attention: Literal["auto", "nodes"] = "auto",
         weights: Weights = "native",
+        compiles: Compile = "none",
     ) -> None:
         self.device = torch.device(device)
+        check_compile(model, self.device, compiles)
         linear: type[Linear] = PackedLinear
         if weights == "int8":
             check_int8(self.device, dtype)
@@ -87,6 +91,8 @@ class Runner:
         on_cpu = self.device.type == "cpu"
         lean = LeanDecoder.of(model, dtype, linear) if decoder == "auto" and on_cpu else None
         self._decoder: LeanDecoder | GenericDecoder = lean or GenericDecoder(model)
+        if compiles == "layers":
+            compile_layers(model)
         pack_linears(model, linear)
         alone = on_cpu and (linear is Int8Linear or rows_stand_alone(dtype))
         # The generic decoder's modules have vectorised loops over all rows at once.
@@ -130,16 +136,19 @@ class Runner:
             forest.warm_up()
         size, null = self.cache.block_size, self.cache.null_block
         none, null_table = np.empty(0, np.int32), np.full((2, 1), null, np.int32)
-        token = np.zeros(3, np.int64)
-        # A prompt's token and two rows of context 1, which read the null block; nothing is written to it.
-        segment, rows = QuerySegment(0, 1, 0, null_table[0]), DecodeRows(1, none, null_table, 1)
-        work = make_work((segment,), (rows,), len(self._pad(token)), size, null)
+        # A prompt's token and two rows of context 1, which read the null block; nothing is written to it. The
+        # rows alone as well: the lean decoder has a way of its own for them.
+        segment = QuerySegment(0, 1, 0, null_table[0])
         slots = torch.empty(0, dtype=torch.int64, device=self.device)
         with torch.inference_mode():
             self.cache.copy(BlockMoves(null_table[0], null_table[0]))  # zeros onto themselves
-            ids = torch.from_numpy(self._pad(token)).to(self.device)
-            output = self._decoder(ids, ids, StepAttention(self.cache, WorkPlans(work), slots, self._windows))
-            self._head(output, ids[:1])
+            for segments in ((segment,), ()):
+                tokens = self._pad(np.zeros(len(segments) + 2, np.int64))
+                rows = DecodeRows(len(segments), none, null_table, 1)
+                work = make_work(segments, (rows,), len(tokens), size, null)
+                ids = torch.from_numpy(tokens).to(self.device)
+                step = StepAttention(self.cache, WorkPlans(work), slots, self._windows)
+                self._head(self._decoder(ids, ids, step), ids[:1])
 
     def _forward(self, plan: StepPlan) -> ModelOutput:
         """The decoder's output for all query tokens, padding included."""

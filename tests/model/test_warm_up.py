@@ -11,17 +11,19 @@ import pytest
 SCRIPT = """
 import sys
 import torch
-from forkdecode_kernels.cpu import attend, layers, products, segments
+from forkdecode_kernels.cpu import attend, layer_work, layers, products, segments
 from tests.model.driver import Driver, StepBuilder
 from tests.models import tiny_model
 
 family, dtype = sys.argv[1], getattr(torch, sys.argv[2])
 driver = Driver(tiny_model(family, dtype=dtype))
 driver.runner.warm_up()
-kernels = [attend.attend, segments._attend, layers._add_norm, layers._split_rows]
-kernels += [layers._silu_rows, layers._gelu_rows]
+kernels = [attend.attend, segments._attend, layers.add_norm_rows, layers.split_rows]
+kernels += [layers.silu_rows, layers.gelu_rows]
 before = [list(kernel.signatures) for kernel in kernels]
-product_kernels = products._work.cache_info().currsize
+works = [products._work, layer_work.norm_work, layer_work.gate_work, layer_work.rotate_work]
+works += [layer_work.attend_work]
+made = [work.cache_info().currsize for work in works]
 assert any(before)
 assert all(not driver.runner.cache.layer(i).any() for i in range(2))
 group = driver.open(list(range(40)))
@@ -29,7 +31,7 @@ driver.prefill(group, [30, 9])
 driver.fork(group, [0, 0, 0], [1, 2, 3])
 driver.decode(group)
 assert [list(kernel.signatures) for kernel in kernels] == before
-assert products._work.cache_info().currsize == product_kernels
+assert [work.cache_info().currsize for work in works] == made
 """
 
 

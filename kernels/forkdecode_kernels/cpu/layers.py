@@ -36,7 +36,7 @@ def add_rms_norm(
     w, dw = weight.numpy(), _NONE if delta_weight is None else delta_weight.numpy()
 
     def work(first: int, last: int) -> None:
-        _add_norm(x, d, w, dw, np.float32(eps), y, first, last)
+        add_norm_rows(x, d, w, dw, np.float32(eps), y, first, last)
 
     run_rows(len(x), x.size, work)
     return out
@@ -46,7 +46,7 @@ def gated(gate_up: torch.Tensor, activation: str) -> torch.Tensor:
     """See forkdecode_kernels.gated."""
     out = gate_up.new_empty(len(gate_up), gate_up.shape[1] // 2)
     x, y = stored(gate_up), stored(out)
-    run = _silu_rows if activation == "silu" else _gelu_rows
+    run = silu_rows if activation == "silu" else gelu_rows
 
     def work(first: int, last: int) -> None:
         run(x, y, first, last)
@@ -74,7 +74,7 @@ def split_rotate_write(
     kw = _NONE if key_weight is None else key_weight.numpy()
 
     def work(first: int, last: int) -> None:
-        _split_rows(x, cache, c, s, places, qw, kw, np.float32(eps), y, first, last)
+        split_rows(x, cache, c, s, places, qw, kw, np.float32(eps), y, first, last)
 
     run_rows(len(x), x.size, work)
     return query
@@ -99,7 +99,7 @@ def _scale_of(row: F32, eps: np.float32) -> np.float32:
 
 
 @entry
-def _add_norm(
+def add_norm_rows(
     hidden: Stored,
     delta: Stored,
     weight: F32,
@@ -146,7 +146,7 @@ def _gelu(x: np.float32) -> np.float32:
 
 
 @entry
-def _silu_rows(gate_up: Stored, out: Stored, first: int, last: int) -> None:
+def silu_rows(gate_up: Stored, out: Stored, first: int, last: int) -> None:
     width = out.shape[1]
     for t in range(first, last):
         for i in range(width):
@@ -155,7 +155,7 @@ def _silu_rows(gate_up: Stored, out: Stored, first: int, last: int) -> None:
 
 
 @entry
-def _gelu_rows(gate_up: Stored, out: Stored, first: int, last: int) -> None:
+def gelu_rows(gate_up: Stored, out: Stored, first: int, last: int) -> None:
     width = out.shape[1]
     for t in range(first, last):
         for i in range(width):
@@ -190,7 +190,7 @@ def _put(turned: F32, out: Stored) -> None:
 
 
 @entry
-def _split_rows(
+def split_rows(
     qkv: Stored,
     kv: Stored,
     cos: F32,

@@ -83,26 +83,32 @@ def unpack(panels: Panels) -> torch.Tensor:
 
 def product(x: torch.Tensor, panels: Panels) -> torch.Tensor:
     """x [T, K] float32 or bfloat16 -> [T, N] of its dtype; sums and bias in float32, rounded once."""
-    rows, shape = len(x), panels.shape
-    out = x.new_empty(rows, panels.outputs)
+    out = x.new_empty(len(x), panels.outputs)
     if not out.numel():
         return out
     wide = x.float()
     if wide.stride(1) != 1 and panels.inputs > 1:
         wide = wide.contiguous()
+    work, arguments, threads = product_call(wide, panels, out)
+    run(work, *arguments, threads=threads)
+    return out
+
+
+def product_call(x: torch.Tensor, panels: Panels, out: torch.Tensor) -> tuple[Work, tuple[int, ...], int]:
+    """x [T, K] float32 with rows of consecutive numbers -> out [T, N], float32 or bfloat16: the work, its
+    arguments and on how many threads."""
+    rows, shape = len(x), panels.shape
     enough = rows * panels.inputs * panels.outputs >= THREAD_WORK
     threads = torch.get_num_threads() if enough else 1
     block = max(1, _BLOCK_BYTES // (4 * panels.inputs) // shape.rows[0]) * shape.rows[0]
     count = len(panels.memory)
     group = count if threads == 1 else -(-count // (_SHARE * threads))
-    run(
-        _work(panels.half, x.dtype == torch.bfloat16),
-        0, rows, panels.inputs, panels.outputs, wide.data_ptr(), 4 * wide.stride(0),
+    arguments = (
+        0, rows, panels.inputs, panels.outputs, x.data_ptr(), 4 * x.stride(0),
         panels.memory.data_ptr(), panels.bias.data_ptr(), out.data_ptr(), out.element_size(),
         block, group, shape.width, shape.far, shape.ahead,
-        threads=threads,
     )  # fmt: skip
-    return out
+    return _work(panels.half, out.dtype == torch.bfloat16), arguments, threads
 
 
 @inlined

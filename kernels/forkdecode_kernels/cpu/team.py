@@ -68,6 +68,12 @@ def available() -> bool:
     return _start_team() is not None
 
 
+def team_address() -> int:
+    """Where that entry is, for compiled code; 0 is nowhere."""
+    start = _start_team()
+    return 0 if start is None else int(ctypes.cast(start, ctypes.c_void_p).value or 0)
+
+
 def run(work: Work, *arguments: int, threads: int) -> None:
     """Calls work on the address of the arguments, on so many threads at once; returns when all have.
 

@@ -1,0 +1,160 @@
+"""A decoder layer's compiled passes as work for a tape: the functions of cpu/layers.py and cpu/attend.py, on
+memory that is given by its address."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba.np.numpy_support import carray
+
+from forkdecode_kernels.cpu.attend import attend
+from forkdecode_kernels.cpu.layers import add_norm_rows, gelu_rows, silu_rows, split_rows
+from forkdecode_kernels.cpu.pieces import PIECE, Scratch
+from forkdecode_kernels.cpu.selection.jit import inlined
+from forkdecode_kernels.cpu.team import Work, compile_work, take_number
+from forkdecode_kernels.cpu.vectors import LANES
+from forkdecode_kernels.cpu.words import address_of, memory, number, words_at
+
+ROWS = 32
+"""Rows that a thread takes at a time."""
+
+
+@inlined
+def _norm(address: Any, kind: Any) -> None:
+    """counter, rows, width, hidden, delta, rows of it (or 0), weight, delta's weight, width of that (or 0),
+    eps, out."""
+    a = carray(address, 11)
+    rows, width = a[1], a[2]
+    hidden, out = carray(memory(a[3]), (rows, width), kind), carray(memory(a[10]), (rows, width), kind)
+    delta = carray(memory(a[4]), (a[5], width), kind)
+    weight, own = carray(memory(a[6]), (width,), np.float32), carray(memory(a[7]), (a[8],), np.float32)
+    first = take_number(address) * ROWS
+    while first < rows:
+        add_norm_rows(hidden, delta, weight, own, number(a[9]), out, first, min(rows, first + ROWS))
+        first = take_number(address) * ROWS
+
+
+@inlined
+def _gate(address: Any, kind: Any, gelu: bool) -> None:
+    """counter, rows, width, gate and up, out."""
+    a = carray(address, 5)
+    rows, width = a[1], a[2]
+    both, out = carray(memory(a[3]), (rows, 2 * width), kind), carray(memory(a[4]), (rows, width), kind)
+    first = take_number(address) * ROWS
+    while first < rows:
+        if gelu:
+            gelu_rows(both, out, first, min(rows, first + ROWS))
+        else:
+            silu_rows(both, out, first, min(rows, first + ROWS))
+        first = take_number(address) * ROWS
+
+
+@inlined
+def _rotate(address: Any, kind: Any) -> None:
+    """counter, tokens T, H, K, places, D, half, qkv, kv, cos, sin, slots, n of them, query weight, key
+    weight, width of both (or 0), eps, query."""
+    a = carray(address, 18)
+    rows, heads, kv_heads, places, dim, half = a[1], a[2], a[3], a[4], a[5], a[6]
+    qkv = carray(memory(a[7]), (rows, (heads + 2 * kv_heads) * dim), kind)
+    kv = carray(memory(a[8]), (2, kv_heads, places, dim), kind)
+    cos = carray(memory(a[9]), (rows, half), np.float32)
+    sin = carray(memory(a[10]), (rows, half), np.float32)
+    slots = carray(memory(a[11]), (a[12],), np.int64)
+    own = carray(memory(a[13]), (a[15],), np.float32)
+    key = carray(memory(a[14]), (a[15],), np.float32)
+    query = carray(memory(a[17]), (heads, rows, dim), kind)
+    first = take_number(address) * ROWS
+    while first < rows:
+        last = min(rows, first + ROWS)
+        split_rows(qkv, kv, cos, sin, slots, own, key, number(a[16]), query, first, last)
+        first = take_number(address) * ROWS
+
+
+@inlined
+def _scratch_at(address: int, columns: int, wide: int, heads: int, copied: int) -> Scratch:
+    """One thread's memory, as pieces.make_scratch lays it out in several arrays."""
+    square, at = 4 * columns * wide, address
+    lines = carray(memory(at), (columns, wide), np.float32)
+    across = carray(memory(at + square), (wide, columns), np.float32)
+    out = carray(memory(at + 2 * square), (columns, wide), np.float32)
+    at += 3 * square
+    scores = carray(memory(at), (PIECE, columns), np.float32)
+    at += 4 * PIECE * columns
+    alone = carray(memory(at), (heads, PIECE + LANES), np.float32)
+    at += 4 * heads * (PIECE + LANES)
+    buffer = carray(memory(at), (copied, wide), np.float32)
+    state = carray(memory(at + 4 * copied * wide), (3, columns), np.float32)
+    return Scratch(lines, across, out, scores, alone, buffer, state)
+
+
+def scratch_numbers(columns: int, wide: int, heads: int, copied: int) -> int:
+    """How many float32 numbers _scratch_at takes."""
+    return 3 * columns * wide + (PIECE + 3) * columns + heads * (PIECE + LANES) + copied * wide
+
+
+@inlined
+def _attend(address: Any, kind: Any) -> None:
+    """counter, counter of threads, query, kv, result, groups, how many, blocks, how many, H, T, K, B, S, D,
+    scale, softcap, scratch of all threads, numbers of one, its columns, wide, G, copied."""
+    a = carray(address, 23)
+    heads, tokens, kv_heads, size, dim = a[9], a[10], a[11], a[13], a[14]
+    query = carray(memory(a[2]), (heads, tokens, dim), kind)
+    kv = carray(memory(a[3]), (2, kv_heads, a[12], size, dim), kind)
+    result = carray(memory(a[4]), (tokens, heads, dim), kind)
+    groups = carray(memory(a[5]), (a[6], 8), np.int64)
+    blocks = carray(memory(a[7]), (a[8],), np.int32)
+    sinks = carray(memory(a[2]), (0,), np.float32)
+    thread = take_number(words_at(address_of(address) + 8))
+    scratch = _scratch_at(a[17] + 4 * thread * a[18], a[19], a[20], a[21], a[22])
+    item = take_number(address)
+    while item < a[6] * kv_heads:
+        attend(
+            query, kv, result, groups, blocks, number(a[15]), number(a[16]), sinks, scratch, item, item + 1
+        )
+        item = take_number(address)
+
+
+def _norm_full(address: Any) -> None:
+    _norm(address, np.float32)
+
+
+def _silu_full(address: Any) -> None:
+    _gate(address, np.float32, False)
+
+
+def _gelu_full(address: Any) -> None:
+    _gate(address, np.float32, True)
+
+
+def _rotate_full(address: Any) -> None:
+    _rotate(address, np.float32)
+
+
+def _attend_full(address: Any) -> None:
+    _attend(address, np.float32)
+
+
+@cache
+def norm_work() -> Work:
+    """add_norm_rows; each is compiled when first wanted."""
+    return compile_work(_norm_full)
+
+
+@cache
+def gate_work(activation: str) -> Work:
+    """silu_rows or gelu_rows."""
+    return compile_work(_silu_full if activation == "silu" else _gelu_full)
+
+
+@cache
+def rotate_work() -> Work:
+    """split_rows."""
+    return compile_work(_rotate_full)
+
+
+@cache
+def attend_work() -> Work:
+    """attend."""
+    return compile_work(_attend_full)
