@@ -12,6 +12,7 @@ from forkdecode.errors import invalid
 
 Preemption: TypeAlias = Literal["auto", "recompute", "swap"]
 Weights: TypeAlias = Literal["native", "int8"]
+Compile: TypeAlias = Literal["none", "layers"]
 DEFAULT_MODEL = "smollm2-135m-instruct"
 MAX_BYTES = 2**63 - 1
 MAX_THREADS = 4096
@@ -39,7 +40,8 @@ class EngineConfig:
     preempted groups. watermark: share of the pool that admission leaves free. max_step_tokens: the
     token budget of a step; max_prefill_tokens bounds the prefill part of a step that also decodes.
     weights: "native" has the matrix products in the model's dtype; "int8" takes 8-bit weights and inputs
-    for them, which is faster on CPUs with VNNI and not quite the same model.
+    for them, which is faster on CPUs with VNNI and not quite the same model. compile: "layers" has the
+    model's layers go through torch.compile, on a GPU alone; the first steps wait for it.
     """
 
     block_size: int = 16
@@ -55,6 +57,7 @@ class EngineConfig:
     overcommit: bool = False
     aging_steps: int = 256
     weights: Weights = "native"
+    compile: Compile = "none"
 
     def __post_init__(self) -> None:
         keep(self, "block_size", check_int, 1, 128)
@@ -76,6 +79,8 @@ class EngineConfig:
         keep(self, "aging_steps", check_int, 1)
         if not isinstance(self.weights, str) or self.weights not in get_args(Weights):
             raise invalid("weights", f"{shown(self.weights)} is unknown", "'native', 'int8'")
+        if not isinstance(self.compile, str) or self.compile not in get_args(Compile):
+            raise invalid("compile", f"{shown(self.compile)} is unknown", "'none', 'layers'")
 
     def memory_share(self) -> float | None:
         """kv_memory as a share of free memory (0 to 1), or None when it is a size."""

@@ -91,6 +91,7 @@ ENGINE_FLAGS: Flags = {
     "overcommit": (bool, "Admit what may run out of blocks before it ends."),
     "aging_steps": (int, "Steps of waiting that count as one level of priority."),
     "weights": (str, "native, or int8: faster on CPUs with VNNI, and nearly the same model."),
+    "compile": (str, "none, or layers: the model's layers by torch.compile, on a GPU."),
     "catalogues": (list[str], "NAME=FILE: a catalogue that constraints may be from."),
 }
 _SINGULAR = {

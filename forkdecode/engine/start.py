@@ -87,6 +87,7 @@ def build_engine(
         threads,
         decoder,
         weights=config.weights,
+        compiles=config.compile,
     )
     if device.type == "cpu":
         # From a cache this takes a second.
