@@ -10,6 +10,9 @@ from typing import Any
 
 from benchmarks.record import command_of
 
+NO_FOLDERS = {"simulate"}
+"""Benchmarks whose model is a shape of the simulator's, which is called what it is called."""
+
 
 def merge(file: Path, folder: Path, model: str | None = None) -> dict[str, int]:
     """Appends the records of `file` to those of their benchmarks in `folder`: SCRIPT.jsonl by the script that
@@ -39,6 +42,8 @@ def _cleaned(line: str, where: str, model: str | None) -> dict[str, Any]:
         raise ValueError(f"{where} is no record of a benchmark: {error!r}") from None
     if not re.match(r"\w+\.py\b", Path(command.split()[0]).name):
         raise ValueError(f"{where}: the command {command!r} does not begin with a script")
+    if full.get("benchmark") in NO_FOLDERS:
+        model = None
     full["command"] = command_of(command.split(), model)
     if model and result.get("model"):
         result["model"] = model

@@ -55,3 +55,12 @@ def test_nothing_is_merged_of_a_file_with_a_bad_line(tmp_path: Path, bad: str, w
     with pytest.raises(ValueError, match=why):
         merge(file, tmp_path)
     assert not (tmp_path / "tree.jsonl").exists()
+
+
+def test_a_simulated_model_keeps_its_name(tmp_path: Path) -> None:
+    file = tmp_path / "run.jsonl"
+    told = json.loads(line("simulate.py --model 70b", model="70b")) | {"benchmark": "simulate"}
+    file.write_text(json.dumps(told) + "\n")
+    merge(file, tmp_path, "named")
+    found = json.loads((tmp_path / "simulate.jsonl").read_text())
+    assert (found["command"], found["result"]["model"]) == ("simulate.py --model 70b", "70b")
