@@ -59,8 +59,8 @@ class Forest:
     and positions alone. The fields of forkdecode_kernels.node_list, but for these.
 
     table [items, 8]: the items, the first num_small of them for the small tile shape. spans [3, items]: of
-    each where it begins, where it ends at the latest, and a group whose context ends it before. nodes
-    [3, n]: the same of the nodes.
+    each where it begins, where it ends at the latest, and the last group that reads it, whose context may end
+    it before. nodes [3, n]: the same of the nodes.
     """
 
     queries: I32

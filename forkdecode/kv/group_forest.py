@@ -50,7 +50,7 @@ class StepRows:
 class GroupNodes:
     """All nodes of a step, those that begin earlier first. table [8, n]: first and number of entries
     in the query list; first entry in the flat block list; begin and end in tokens from the sequence's
-    start (the context may end before); one of the groups that read it; these groups, first and last
+    start (the context may end before); the last of the groups that read it; these groups, first and last
     (not included) in the order of `order`.
     """
 
@@ -75,10 +75,7 @@ class GroupNodes:
 
     def seen_from(self, first_seen: I64) -> GroupNodes:
         """Without the blocks that no query of a node sees. first_seen [groups]: a position each."""
-        by_order = first_seen[self.order]
-        earliest = np.minimum.reduceat(np.append(by_order, np.iinfo(np.int64).max), self.table[6:].T.ravel())[
-            ::2
-        ]
+        earliest = _over(np.minimum, first_seen[self.order], self.table[6:])
         begin = np.maximum(self.begin, earliest // self.block_size * self.block_size)
         table = self.table.copy()
         table[2] += (begin - self.begin) // self.block_size
@@ -131,6 +128,7 @@ def group_nodes(groups: Sequence[DecodeRows], rows: StepRows, queries: I64, shap
     owner, behind = rows.group.take(first), trunk.take(rows.group.take(first))
     # A group's first row lies behind its trunk: there what all rows share goes on.
     place = begin + np.where(begin < behind, 0, rows.row.take(first) * columns.take(owner))
+    readers = np.stack([rank.take(first), rank.take(last - 1) + 1])
     table = np.stack(
         [
             at.take(first),
@@ -138,12 +136,17 @@ def group_nodes(groups: Sequence[DecodeRows], rows: StepRows, queries: I64, shap
             flat.take(owner) + place,
             begin * shape.block_size,
             end * shape.block_size,
-            owner,
-            rank.take(first),
-            rank.take(last - 1) + 1,
+            _over(np.maximum, rows.order, readers),
+            *readers,
         ]
     )
     return GroupNodes(table.take(np.argsort(begin, kind="stable"), 1), rows.order, shape.block_size)
+
+
+def _over(best: np.ufunc, values: I64, spans: I64) -> I64:
+    """The best of the values in each of spans [2, n], first and last (not included), none of them empty."""
+    found: I64 = best.reduceat(np.append(values, values[-1]), spans.T.ravel())[::2]
+    return found
 
 
 _GAP = np.zeros(1, np.int64)

@@ -40,8 +40,9 @@ class Forest(NamedTuple):
     """queries, positions, merged, merge_offsets, merge_parts, num_parts: of node_list.NodeArrays.
 
     table [n, 8]: the items, the first num_small of them for the small tile shape. spans [3, n]: of each item
-    where it begins, where it ends at the latest, and a group whose context ends it before. nodes [3, m]: the
-    same of the nodes. So a context that grows inside its last block changes lengths and positions alone.
+    where it begins, where it ends at the latest, and the last group that reads it, whose context may end it
+    before. nodes [3, m]: the same of the nodes. So a context that grows inside its last block changes
+    lengths and positions alone.
     """
 
     queries: I32

@@ -181,6 +181,22 @@ def test_each_block_is_in_one_node(
     assert plan.row_tokens == sum(len(d.tails) * d.context_len for d in decodes)
 
 
+@pytest.mark.parametrize("invariant", [False, True])
+def test_requests_behind_the_same_cached_blocks_share_their_node(invariant: bool) -> None:
+    """Two beams of 3 and the last chunk of a third request's prompt, behind 64 cached blocks of 4 tokens."""
+    cached, own = np.arange(64, dtype=np.int32), np.arange(100, 170, dtype=np.int32).reshape(7, 10)
+    decodes = [
+        DecodeRows(2 + 3 * i, np.concatenate([cached, own[i, :3]]), own[1 + 3 * i : 4 + 3 * i, 3:5], 275)
+        for i in range(2)
+    ]
+    chunk = QuerySegment(0, 2, 256, np.concatenate([cached, own[0, 9:]]))
+    plan = ForestPlanner(SHAPE, invariant=invariant).plan([chunk], decodes, 8)
+    check_plan(plan, [chunk], decodes, 8, 4, SHAPE.tile_queries)
+    shared = [item for item in plan.large_items.tolist() if item[4] == 0]
+    assert [(count, tokens) for _, count, _, tokens, *_ in shared] == [(8, 256)]
+    assert plan.node_tokens == 256 + 2 * 12 + 6 * 7
+
+
 def test_short_nodes_are_folded_into_their_children() -> None:
     """Two rows share one block of 4 tokens: a node of two pays from 2 * 4 * 2 / 1 = 16 tokens."""
     tails = np.array([[7, 1], [7, 2], [8, 3]], np.int32)

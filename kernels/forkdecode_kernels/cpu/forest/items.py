@@ -18,9 +18,9 @@ LEAST_SPLIT = 256
 
 QUERY, COUNT, BLOCK, BEGIN, END, GROUP, LARGE, WIDTH, ORIGIN, SPLITS, PART = range(11)
 """Rows of nodes: first entry in the query list and how many, first entry in the block list, begin and end in
-tokens of the sequence, which may lie behind the context, and a group that reads it. As it is cut into items:
-whether for the large tile shape, queries of each, the token from which splits are counted, how many of these
-there are, and the first part."""
+tokens of the sequence, which may lie behind the context, and the last group that reads it. As it is cut into
+items: whether for the large tile shape, queries of each, the token from which splits are counted, how many of
+these there are, and the first part."""
 NODE_WIDTH = 11
 
 

@@ -18,7 +18,7 @@ from forkdecode_kernels.cpu.forest.items import (
     list_items,
     list_parts,
 )
-from forkdecode_kernels.cpu.forest.nodes import column_nodes, earliest_seen
+from forkdecode_kernels.cpu.forest.nodes import column_nodes, earliest_seen, last_group
 from forkdecode_kernels.cpu.forest.rows import (
     COLUMNS,
     CONTEXT,
@@ -122,7 +122,8 @@ def _token_nodes(
         if begin < end:
             nodes[QUERY, kept] = queries_before[first]
             nodes[COUNT, kept] = queries_before[last] - queries_before[first]
-            nodes[BLOCK, kept], nodes[GROUP, kept] = block, group
+            nodes[BLOCK, kept] = block
+            nodes[GROUP, kept] = last_group(first, last, rows, owns)
             nodes[BEGIN, kept], nodes[END, kept] = begin * block_size, end * block_size
             kept += 1
     return nodes, kept

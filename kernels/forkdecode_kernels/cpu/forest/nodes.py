@@ -83,6 +83,16 @@ def _by_begin(nodes: I32, n: int) -> I32:
 
 
 @kernel
+def last_group(first: int, last: int, rows: I32, owns: I32) -> int:
+    """The highest group that rows first .. last are of."""
+    found, row = 0, first
+    while row < last:
+        found = max(found, rows[0, row])
+        row = owns[1, row]
+    return found
+
+
+@kernel
 def earliest_seen(groups: I64, first: int, last: int, rows: I32, owns: I32, window: int) -> int:
     """The first position that a query of rows first .. last sees."""
     earliest, row = 1 << 62, first
