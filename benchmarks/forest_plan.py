@@ -2,9 +2,10 @@
 
     python -m benchmarks.forest_plan [--repeats 50] [--record FILE]
 
-Microseconds of the thread's own CPU time, numpy's plan and the compiled one in turn in one process: a fresh
-plan, as beams need it at each step in which tables change; one whose contexts grow inside their last
-blocks; and one of a step that changed nothing. Least and median of the repeats.
+Microseconds of the thread's own CPU time, numpy's plan and the compiled one in turn in one process, which
+finds the caches full of other things; and then the compiled one alone, again and again. A fresh plan, as
+beams need it at each step in which tables change; one whose contexts grow inside their last blocks; and one
+of a step that changed nothing. Least and median of the repeats.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ SIZE, SEED = 16, 0
 SHAPE = ItemShape(SIZE, (4, 16), 4, 8, 132)
 PLANS = ("fresh", "grown", "same")
 LISTERS: dict[str, Lister | None] = {"numpy": None, "compiled": compiled_lister}
+ALONE = "alone"
+"""The compiled one without numpy's in between."""
 
 
 def forked(rng: np.random.Generator, rows: int, columns: int, first: int) -> I32:
@@ -101,6 +104,7 @@ def main() -> None:
             for _ in range(options.repeats + 1):
                 for way, lister in LISTERS.items():
                     times[way].append(once(lister, decodes, invariant))
+            times[ALONE] = [once(LISTERS["compiled"], decodes, invariant) for _ in range(options.repeats + 1)]
             for way, found in times.items():
                 columns = list(zip(*found[1:], strict=True))
                 texts = [f"{min(c):.0f} / {np.median(c):.0f}" for c in columns]

@@ -51,16 +51,20 @@ def _ratios(results: list[Result], rows: int) -> list[str]:
 
 
 def forest_plan(results: list[Result]) -> str:
-    """The least microseconds of a plan with fixed splits, numpy's beside the compiled one."""
+    """The least microseconds of a plan with fixed splits, numpy's beside the compiled one; of the latter
+    alone the median too."""
     own = [r for r in results if r["splits"] == "fixed"]
     by = {(r["step"], r["by"]): r["least_us"] for r in own}
-    goals = {r["step"]: r["goal_us"] for r in own[:1]}
+    alone = {r["step"]: r["median_us"]["fresh"] for r in own if r["by"] == "alone"}
+    goal = {r["goal_us"] for r in own}
     rows = []
     for step in dict.fromkeys(r["step"] for r in own):
         numpy, compiled = by.get((step, "numpy"), {}), by[step, "compiled"]
-        shown = [_cell(numpy.get("fresh")), *(_cell(compiled[plan]) for plan in ("fresh", "grown", "same"))]
-        rows.append([step, *shown, _cell(goals.get(step))])
-    head = ["step", "fresh, numpy", "fresh, compiled", "contexts grown", "nothing changed", "goal, fresh"]
+        shown = [_cell(numpy.get("fresh")), _cell(compiled["fresh"])]
+        shown.append(f"{_cell(by[step, 'alone']['fresh'])} ({_cell(alone[step])})" if step in alone else "")
+        rows.append([step, *shown, _cell(compiled["grown"]), _cell(compiled["same"])])
+    told = f"alone (median; goal {', '.join(map(_cell, sorted(goal)))})"
+    head = ["step", "fresh, numpy", "fresh, compiled", told, "contexts grown", "nothing changed"]
     return table(head, rows)
 
 
