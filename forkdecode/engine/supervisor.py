@@ -250,10 +250,10 @@ class Supervisor:
         """The process is of no use any more: ends it, and tells everybody who waits for it."""
         closed = self._closed.is_set()
         with self._lock:
-            self._serving = False
+            served, self._serving = self._serving, False
             self._ready_at = time.monotonic() + self._load_seconds
         self._tell("down")
-        ended = child.end(END_GRACE if closed else DEATH_GRACE)
+        ended = child.end(END_GRACE if closed and served else DEATH_GRACE)
         with self._lock:
             self._child = None
             left, asked = self._jobs.clear(), list(self._asked.values())

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import gc
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from forkdecode.engine.port import Job
@@ -114,6 +116,19 @@ def test_a_process_that_hangs_before_its_first_word_is_an_error_of_start() -> No
     engine = EngineProcess("stops before it greets", patience=Patience(silence=0.1, step=0.2))
     with pytest.raises(UnavailableError, match=r"said nothing for 0\.2 seconds"):
         engine.start()
+
+
+def test_a_process_that_does_not_serve_yet_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forkdecode.engine.supervisor.END_GRACE", 1e6)
+    monkeypatch.setattr("forkdecode.engine.supervisor.DEATH_GRACE", 0.01)
+    engine = EngineProcess("stops before it greets")
+    with ThreadPoolExecutor(1) as pool:
+        started = pool.submit(engine.start)
+        while engine.pid is None or psutil.Process(engine.pid).status() != psutil.STATUS_STOPPED:
+            time.sleep(0.001)
+        engine.close()
+        with pytest.raises(UnavailableError, match="before it had started"):
+            started.result()
 
 
 def test_a_process_is_given_time_by_the_words_that_it_says() -> None:
