@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import IO
 
 import psutil
 
@@ -44,12 +45,13 @@ class ServerProcess:
 
 @contextmanager
 def server(model: str, flags: Sequence[str] = (), log: str | None = None) -> Iterator[ServerProcess]:
-    """Starts a server on a free port of loopback and stops it. log: where its stderr goes."""
+    """Starts a server on a free port of loopback and stops it. log: where its stderr goes, a file that is
+    deleted where none is given. Raises RuntimeError with the end of it where the server does not start."""
     command = [sys.executable, "-c", MAIN, "serve", "--model", model, "--listen", "127.0.0.1:0", *flags]
-    with open(log or os.devnull, "w") as errors:
+    with open(log, "w+") if log else tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
         try:
-            yield ServerProcess(process, _address(process))
+            yield ServerProcess(process, _address(process, errors))
         finally:
             process.send_signal(signal.SIGTERM)
             try:
@@ -59,10 +61,11 @@ def server(model: str, flags: Sequence[str] = (), log: str | None = None) -> Ite
                 process.wait()
 
 
-def _address(process: subprocess.Popen[str]) -> str:
+def _address(process: subprocess.Popen[str], errors: IO[str]) -> str:
     assert process.stdout is not None
     for line in process.stdout:
         found = re.search(r"127\.0\.0\.1:\d+", line)
         if found:
             return found[0]
-    raise RuntimeError("the server ended before it was ready")
+    errors.seek(0)
+    raise RuntimeError(f"the server ended before it was ready: {errors.read()[-2000:]}")

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import subprocess
+import sys
+import tempfile
 from collections.abc import AsyncIterator
 from itertools import islice
 from pathlib import Path
@@ -14,6 +17,7 @@ import pytest
 from benchmarks.load import clients
 from benchmarks.load.latency import requests
 from benchmarks.load.measure import Seen, growth, percentiles
+from benchmarks.load.server_process import _address
 from benchmarks.load.traffic import Ask
 from benchmarks.serving import parse, run
 from forkdecode import Delta, Sample
@@ -93,3 +97,13 @@ def test_percentiles_and_growth() -> None:
     assert percentiles([0.1 * i for i in range(100)])["p90"] == pytest.approx(9.0)
     assert growth([5, 5, 1, 1, 2, 2, 2, 2]) == 2.0
     assert growth([]) == 1.0
+
+
+def test_a_server_that_does_not_start_says_why() -> None:
+    command = [sys.executable, "-S", "-c", "raise SystemExit('no such model')"]
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+        pytest.raises(RuntimeError, match="before it was ready: no such model"),
+    ):
+        _address(process, errors)
