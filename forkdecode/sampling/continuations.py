@@ -17,11 +17,12 @@ from forkdecode.sampling.group_logits import (
     Chunk,
     NonFiniteLogitsError,
     group_rows,
+    is_active,
     processed_chunks,
     raw_logprobs,
     where,
 )
-from forkdecode.sampling.top_logprobs import TopCollector
+from forkdecode.sampling.top_logprobs import TopCollector, in_turn, top_unchanged
 from forkdecode.step import F32, Bools, RowTopK, SelectionRequest, SelectionResult, TopK, TopLogprobs
 from forkdecode_kernels.topk import Continuations
 
@@ -56,7 +57,7 @@ def check_scores(logits: torch.Tensor, request: SelectionRequest, choice: TopK |
 def choose_plain(
     best: Best[C], logits: torch.Tensor, requests: Sequence[tuple[SelectionRequest, C]], threads: int
 ) -> list[SelectionResult]:
-    """Groups without active processors or top log-probabilities: straight from the logits."""
+    """Groups whose logits nothing changes: straight from them."""
     results = []
     for (request, choice), first in zip(requests, best.plain(logits, requests, threads), strict=True):
         if not first.valid:
@@ -64,7 +65,7 @@ def choose_plain(
             continue
         again = partial(_plain_again, best, logits, request, choice, threads)
         found = best.enlarged(first, request, choice, logits.shape[1], again)
-        results.append(result_of(request, found, found.logprobs, None))
+        results.append(result_of(request, found, found.logprobs, top_unchanged(logits, request, threads)))
     return results
 
 
@@ -72,6 +73,18 @@ def choose_processed(
     best: Best[C], logits: torch.Tensor, requests: Sequence[tuple[SelectionRequest, C]], threads: int
 ) -> list[SelectionResult]:
     """Groups with processors, or with top log-probabilities. Raises for the first group at fault."""
+    return in_turn(
+        [is_active(request) for request, _ in requests],
+        requests,
+        lambda told: choose_plain(best, logits, told, threads),
+        lambda changed: choose_changed(best, logits, changed, threads),
+    )
+
+
+def choose_changed(
+    best: Best[C], logits: torch.Tensor, requests: Sequence[tuple[SelectionRequest, C]], threads: int
+) -> list[SelectionResult]:
+    """Groups whose logits processors may change. Raises for the first group at fault."""
     top = TopCollector(threads)
     logsumexp, firsts = _processed(best, logits, requests, threads, top)
     results = []

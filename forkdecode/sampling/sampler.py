@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,13 +16,14 @@ from forkdecode.sampling.group_logits import (
     Chunk,
     dead_end,
     group_rows,
+    is_active,
     processed_chunks,
     raw_logprobs,
     where,
 )
-from forkdecode.sampling.top_logprobs import TopCollector, wants_top
-from forkdecode.step import Draw, GumbelTopK, SelectionRequest, SelectionResult
-from forkdecode_kernels.draw import NO_TOKEN, NOT_FINITE, DrawRows, Draws, filtered_draw
+from forkdecode.sampling.top_logprobs import TopCollector, in_turn, wants_top
+from forkdecode.step import Draw, GumbelTopK, SelectionRequest, SelectionResult, TopLogprobs
+from forkdecode_kernels.draw import NO_TOKEN, NOT_FINITE, DrawRows, Draws, draws_with_tops, filtered_draw
 
 DrawRequest = tuple[SelectionRequest, Draw]
 
@@ -85,6 +87,38 @@ def draw_processed(
     logits: torch.Tensor, requests: Sequence[DrawRequest], *, threads: int
 ) -> list[SelectionResult]:
     """Groups with processors, or with top log-probabilities. Raises for the first group at fault."""
+    return in_turn(
+        [is_active(request) for request, _ in requests],
+        requests,
+        partial(draw_told, logits, threads=threads),
+        partial(draw_changed, logits, threads=threads),
+    )
+
+
+def draw_told(
+    logits: torch.Tensor, requests: Sequence[DrawRequest], *, threads: int
+) -> list[SelectionResult]:
+    """Groups with top log-probabilities alone: straight from the logits. What comes out is what draw_changed
+    gives them, bit for bit."""
+    rows = np.concatenate([np.arange(r.rows) + r.logits_start for r, _ in requests])
+    sizes = [r.rows for r, _ in requests]
+    children = Children.of(requests)
+    setup = draw_rows(rows, children.count, [d for _, d in requests], sizes)
+    k = np.repeat(np.array([r.num_logprobs or 0 for r, _ in requests], np.int64), sizes)
+    drawn, tops = draws_with_tops(logits, setup, children.uniform, k, threads=threads)
+    top, ends = TopCollector(threads), np.cumsum([0, *sizes]).tolist()
+    for index, (request, _) in enumerate(requests):
+        own = (slice(ends[index], ends[index + 1]), slice(request.num_logprobs))
+        top.parts[index] = [
+            TopLogprobs(tops.raw_ids[own], tops.raw[own], tops.shown_ids[own], tops.shown[own])
+        ]
+    return results_of(requests, children, Drawn(drawn.tokens, drawn.raw, drawn.logprobs, drawn.status), top)
+
+
+def draw_changed(
+    logits: torch.Tensor, requests: Sequence[DrawRequest], *, threads: int
+) -> list[SelectionResult]:
+    """Groups whose logits processors may change. Raises for the first group at fault."""
     asked = [r for r, _ in requests]
     children = Children.of(requests)
     starts = np.cumsum([0, *children.count])

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 import torch
 
-from forkdecode.sampling.group_logits import Chunk
-from forkdecode.step import SelectionRequest, TopLogprobs
+from forkdecode.sampling.group_logits import Chunk, group_rows
+from forkdecode.step import SelectionRequest, SelectionResult, TopLogprobs
 from forkdecode_kernels.topk import row_topk
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,29 @@ class TopCollector:
         """Group `index` of the batch, all its rows."""
         parts = self.parts.get(index)
         return _joined(parts) if parts else None
+
+
+def top_unchanged(logits: torch.Tensor, request: SelectionRequest, threads: int) -> TopLogprobs | None:
+    """What TopCollector tells of a group whose log-probabilities nothing changes."""
+    if request.num_logprobs is None:
+        return None
+    raw = row_topk(group_rows(logits, request), request.num_logprobs, threads=threads)
+    return TopLogprobs(*raw, *raw)
+
+
+def in_turn(
+    changed: Sequence[bool],
+    requests: Sequence[R],
+    plain: Callable[[Sequence[R]], list[SelectionResult]],
+    other: Callable[[Sequence[R]], list[SelectionResult]],
+) -> list[SelectionResult]:
+    """The results of all requests, in order: those that are `changed` by `other`, the rest by `plain`."""
+    found: dict[int, SelectionResult] = {}
+    for way, wanted in ((plain, False), (other, True)):
+        places = [i for i, is_changed in enumerate(changed) if is_changed == wanted]
+        if places:
+            found.update(zip(places, way([requests[i] for i in places]), strict=True))
+    return [found[i] for i in range(len(requests))]
 
 
 def wants_top(requests: Sequence[SelectionRequest]) -> bool:

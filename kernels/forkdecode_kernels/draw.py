@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from forkdecode_kernels.calls import Call, Keeping, Source, Steps, alone, in_parts
 from forkdecode_kernels.cpu.selection import draw as cpu
+from forkdecode_kernels.cpu.selection.draw_tops import Tops, make_tops
 from forkdecode_kernels.reference import draw as reference
 from forkdecode_kernels.reference import logsumexp as reference_sums
 
@@ -84,6 +85,27 @@ def filtered_draw(
         return gpu_draws(logits, draws, uniform, distribution=distribution)
     if logits.device.type != "cpu":
         return reference_draws(logits, draws, uniform, distribution=distribution)
+    return _cpu_draws(logits, draws, uniform, distribution, threads, None)
+
+
+def draws_with_tops(
+    logits: torch.Tensor, draws: DrawRows, uniform: NDArray[np.float64], k: NDArray[np.int64], *, threads: int
+) -> tuple[Draws, Tops]:
+    """`filtered_draw` on the CPU, and the k[i] likeliest tokens of each row i, none for 0: as it came, and of
+    the distribution drawn from. What row_topk lists of both, without the distribution's other tokens."""
+    _check(logits, draws, uniform)
+    tops = make_tops(k)
+    return _cpu_draws(logits, draws, uniform, False, threads, tops), tops
+
+
+def _cpu_draws(
+    logits: torch.Tensor,
+    draws: DrawRows,
+    uniform: NDArray[np.float64],
+    distribution: bool,
+    threads: int,
+    tops: Tops | None,
+) -> Draws:
     settings = cpu.Settings(draws.temperature, draws.top_k, draws.top_p, draws.min_p, draws.typical_p)
     out = cpu.filtered_draw(
         logits,
@@ -93,6 +115,7 @@ def filtered_draw(
         uniform,
         distribution=distribution,
         threads=threads,
+        tops=tops,
     )
     dense = torch.from_numpy(out.distribution) if distribution else None
     raw = raw_logprobs_of(logits, draws, out.logsumexp, out.tokens)

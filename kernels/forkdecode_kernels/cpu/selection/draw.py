@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from forkdecode_kernels.cpu.selection.draw_tops import Tops, make_tops, top_of_listed, top_of_row
 from forkdecode_kernels.cpu.selection.filters import gather_above, gather_top_k, shorten, top_p_floor
 from forkdecode_kernels.cpu.selection.jit import entry, inlined, kernel
 from forkdecode_kernels.cpu.selection.parallel import for_each_block
@@ -66,8 +67,9 @@ def filtered_draw(
     *,
     distribution: bool,
     threads: int,
+    tops: Tops | None = None,
 ) -> Outputs:
-    """See forkdecode_kernels.draw."""
+    """See forkdecode_kernels.draw; tops are filled, for who wants them."""
     source = as_numpy(logits)
     vocab = source.shape[1]
     shape = (len(rows), vocab) if distribution else (0, 0)
@@ -79,6 +81,7 @@ def filtered_draw(
         np.empty(shape, np.float32),
     )
     ready = is_ready(source)
+    found = make_tops(np.zeros(len(rows), np.int64)) if tops is None else tops
 
     def make_work() -> Callable[[int, int], None]:
         scratch = make_scratch(vocab)
@@ -88,7 +91,7 @@ def filtered_draw(
             # Anything but float32 is widened block by block; the copy stays in the cache.
             values = np.asarray(source, np.float32) if ready else to_float32(source[block])
             places = block if ready else np.arange(len(block))
-            _draw_rows(values, places, first, offsets, settings, uniform, out, scratch)
+            _draw_rows(values, places, first, offsets, settings, uniform, out, found, scratch)
 
         return work
 
@@ -105,6 +108,7 @@ def _draw_rows(
     settings: Settings,
     uniform: F64,
     out: Outputs,
+    tops: Tops,
     scratch: Scratch,
 ) -> None:
     for i in range(rows.shape[0]):
@@ -123,7 +127,14 @@ def _draw_rows(
         if settings.temperature[at] == 0.0:
             _greedy_row(row, at, maximum, offsets, out, scratch)
         else:
-            _sampled_row(row, at, maximum, offsets, settings, uniform, out, scratch)
+            _sampled_row(row, at, maximum, offsets, settings, uniform, out, tops, scratch)
+        k = tops.k[at]
+        if k > 0:
+            # Of the row as it came, whose logits are their own distance from 0.
+            raw_ids, raw, total = tops.raw_ids[at], tops.raw[at], out.logsumexp[at]
+            top_of_row(row, k, np.float32(0.0), np.float32(1.0), total, scratch, raw_ids, raw)
+            if settings.temperature[at] == 0.0:
+                tops.shown_ids[at], tops.shown[at] = raw_ids, raw
 
 
 @inlined
@@ -153,6 +164,7 @@ def _sampled_row(
     settings: Settings,
     uniform: F64,
     out: Outputs,
+    tops: Tops,
     scratch: Scratch,
 ) -> None:
     scale = scale_of(settings.temperature[at])
@@ -167,10 +179,16 @@ def _sampled_row(
     out.logsumexp[at] = np.float64(maximum) + math.log(raw_total)
 
     if not short and top_p >= 1.0 and min_p <= 0.0 and settings.typical_p[at] >= 1.0:
-        _draw_all(row, at, maximum, scale, total, offsets, uniform, out, scratch)
+        log_total = _draw_all(row, at, maximum, scale, total, offsets, uniform, out, scratch)
+        if tops.k[at] > 0:
+            ids, shown = tops.shown_ids[at], tops.shown[at]
+            top_of_row(row, tops.k[at], maximum, scale, log_total, scratch, ids, shown)
         return
     n = _survivors(row, at, maximum, scale, total, short, settings, scratch)
-    _draw_listed(row, at, maximum, scale, n, offsets, uniform, out, scratch)
+    log_total = _draw_listed(row, at, maximum, scale, n, offsets, uniform, out, scratch)
+    if tops.k[at] > 0:
+        ids, shown = tops.shown_ids[at], tops.shown[at]
+        top_of_listed(row, n, tops.k[at], maximum, scale, log_total, scratch, ids, shown)
 
 
 @kernel
@@ -211,7 +229,8 @@ def _draw_listed(
     uniform: F64,
     out: Outputs,
     scratch: Scratch,
-) -> None:
+) -> float:
+    """Returns the logarithm of what the n weigh."""
     ids, cumulative = scratch.ids, scratch.cumulative
     total = accumulate(n, scratch)
     log_total = math.log(total)
@@ -224,6 +243,7 @@ def _draw_listed(
         token = ids[place_in(cumulative[:n], uniform[child] * total)]
         out.tokens[child] = token
         out.logprobs[child] = np.float32(np.float64((row[token] - maximum) * scale) - log_total)
+    return log_total
 
 
 @inlined
@@ -237,7 +257,8 @@ def _draw_all(
     uniform: F64,
     out: Outputs,
     scratch: Scratch,
-) -> None:
+) -> float:
+    """Returns the logarithm of the total."""
     log_total = math.log(total)
     if out.distribution.shape[0] > 0:
         for j in range(row.shape[0]):
@@ -246,6 +267,7 @@ def _draw_all(
         token = _find(row.shape[0], scratch.exps, scratch.sums, uniform[child] * total)
         out.tokens[child] = token
         out.logprobs[child] = np.float32(np.float64((row[token] - maximum) * scale) - log_total)
+    return log_total
 
 
 @inlined

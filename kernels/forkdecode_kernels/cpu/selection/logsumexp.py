@@ -23,7 +23,10 @@ def float_rows(
 
     def work(first: int, last: int) -> None:
         block, sums = values[first:last], logsumexp[first:last]
-        to_float32(source[rows[first:last]], block)
+        if source.dtype == np.float32:
+            np.take(source, rows[first:last], axis=0, out=block, mode="clip")
+        else:
+            to_float32(source[rows[first:last]], block)
         tiles = np.empty((len(block), -(-vocab // TILE)), np.int32)
         row_sums(block, np.arange(len(block)), tiles, sums, valid[first:last], False)
         if log_softmax:
