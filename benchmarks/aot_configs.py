@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from benchmarks.aot_config import Config
 from forkdecode_kernels.node_attention import HEAD_DIMS
 from forkdecode_kernels.reference.perturbed import LEAST
 from forkdecode_kernels.row_candidates import ROW_TILE
@@ -17,6 +17,7 @@ from forkdecode_kernels.triton import (
     copy_blocks,
     draw_kernels,
     filtered_draw,
+    float_rows,
     node_attention,
     paged_decode,
     perturbed,
@@ -24,83 +25,6 @@ from forkdecode_kernels.triton import (
     write_kv,
 )
 from forkdecode_kernels.triton.tiles import Family, attention_tiles, padded_dim, power_of_two
-
-POINTERS = {
-    "part_ptr": "*fp32",
-    "lse_ptr": "*fp32",
-    "max_ptr": "*fp32",
-    "sum_ptr": "*fp32",
-    "base_ptr": "*fp32",
-    "score_ptr": "*fp32",
-    "shift_ptr": "*fp64",
-    "list_ptr": "*i64",
-    "slots_ptr": "*i64",
-    "pairs_ptr": "*i64",
-    "lineage_ptr": "*i64",
-    "position_ptr": "*i64",
-    "tokens_ptr": "*i64",
-    "uniform_ptr": "*fp64",
-    "temperature_ptr": "*fp64",
-    "top_p_ptr": "*fp64",
-    "min_p_ptr": "*fp64",
-    "top_k_ptr": "*i64",
-    "rows_ptr": "*i32",
-    "best_ptr": "*fp32",
-    "scale_ptr": "*fp32",
-    "log_norm_ptr": "*fp64",
-    "logsumexp_ptr": "*fp64",
-    "mass_ptr": "*fp64",
-    "token_ptr": "*i64",
-    "logprob_ptr": "*fp32",
-}
-"""Element types where they are not int32."""
-SCALARS = {
-    "scale": "fp32",
-    "softcap": "fp32",
-    "stride_kvh": "i64",
-    "stride_block": "i64",
-    "stride_half": "i64",
-    "stride_head": "i64",
-    "stride_source_slice": "i64",
-    "stride_target_slice": "i64",
-}
-UNALIGNED = ("stride_table",)
-"""Strides that no load depends on the alignment of. All others are multiples of 16 elements."""
-
-
-@dataclass(frozen=True)
-class Config:
-    """One compilation. types: of parameters that differ from the tables above. aligned: sizes that
-    are multiples of 16 in the shapes that matter. wide: whether it moves bulk data."""
-
-    name: str
-    kernel: Any
-    constants: dict[str, Any]
-    num_warps: int = 4
-    num_stages: int = 3
-    types: dict[str, str] = field(default_factory=dict)
-    aligned: tuple[str, ...] = ()
-    wide: bool = False
-
-    def signature(self) -> dict[str, str]:
-        """The type of every parameter, as Triton writes it."""
-        return {name: self._type(name) for name in self.kernel.arg_names}
-
-    def _type(self, name: str) -> str:
-        if name in self.constants:
-            return "constexpr"
-        default = POINTERS.get(name, "*i32") if name.endswith("_ptr") else SCALARS.get(name, "i32")
-        return self.types.get(name, default)
-
-    def hinted(self) -> list[str]:
-        """Parameters known to be multiples of 16."""
-        return [
-            name
-            for name in self.kernel.arg_names
-            if name not in self.constants
-            and name not in UNALIGNED
-            and (name.endswith("_ptr") or name.startswith("stride_") or name in self.aligned)
-        ]
 
 
 def attention_configs(family: Family, *, quick: bool) -> Iterator[Config]:
@@ -275,6 +199,37 @@ def selection_configs() -> Iterator[Config]:
     )
 
 
+def row_configs() -> Iterator[Config]:
+    """Rows of bf16 logits as float32, and masks of them."""
+    shape = {"logits_ptr": "*bf16", "rows_ptr": "*i64", "out_ptr": "*fp32"}
+    tile, warps = beam_topk.TILE, beam_topk.tile_warps(beam_topk.TILE, beam_topk.SUMS_WARPS)
+    yield Config("rows summed", float_rows.logsumexp_kernel, {"BLOCK": 262_144 // tile})
+    for name, log_softmax in (("rows to float32", False), ("rows normalised", True)):
+        yield Config(
+            name,
+            float_rows.float_rows_kernel,
+            {"LOG_SOFTMAX": log_softmax, "TILE": tile},
+            warps,
+            types=shape,
+            aligned=("vocab",),
+            wide=True,
+        )
+    yield Config(
+        "rows masked by bits",
+        float_rows.keep_bits_kernel,
+        {"WORDS": float_rows.WORDS},
+        8,
+        types={"values_ptr": "*fp32", "rows_ptr": "*i64"},
+        aligned=("vocab",),
+    )
+    yield Config(
+        "rows bits of lists",
+        float_rows.set_bits_kernel,
+        {"ENTRIES": float_rows.ENTRIES},
+        types={"tokens_ptr": "*i32"},
+    )
+
+
 def move_configs() -> Iterator[Config]:
     """Block copies and KV writes, of raw 16-bit elements."""
     yield Config(
@@ -299,4 +254,4 @@ def shipped(family: Family, *, quick: bool = False) -> list[Config]:
     """All configurations of one table of tile shapes; quick: one of each kind that differs most."""
     attention = list(attention_configs(family, quick=quick))
     selection = list(selection_configs())
-    return attention + (selection[2:4] if quick else [*selection, *move_configs()])
+    return attention + (selection[2:4] if quick else [*selection, *row_configs(), *move_configs()])

@@ -28,7 +28,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from benchmarks.aot_configs import Config, shipped
+from benchmarks.aot_config import Config
+from benchmarks.aot_configs import shipped
 from benchmarks.aot_page import markdown, page
 from benchmarks.aot_targets import TARGETS, Target, Usage, usage
 

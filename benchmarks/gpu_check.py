@@ -31,7 +31,7 @@ from torch.nn.functional import scaled_dot_product_attention  # noqa: E402
 
 from benchmarks.gpu_cases import FULL, REHEARSAL, Model, Workload  # noqa: E402
 from benchmarks.gpu_engine import end_to_end  # noqa: E402
-from benchmarks.gpu_selection import Bench, draws, noise, row_selection, selection, transfers  # noqa: E402
+from benchmarks.gpu_selection import Bench, draws, mixed_step, noise, row_selection, selection, transfers  # noqa: E402
 from forkdecode.kv.bytes_moved import bytes_moved  # noqa: E402
 from forkdecode.kv.forest_plan import ForestPlan  # noqa: E402
 from forkdecode.model.node_plans import Planners, StepShape  # noqa: E402
@@ -220,13 +220,23 @@ def main() -> int:
         "row_selection": row_selection(bench, limits["bandwidth"]),
         "draws": draws(bench),
         "noise": noise(bench),
+        "mixed_step": mixed_step(bench),
         "transfers": transfers(bench),
         "block_moves": block_moves(limits),
         "end_to_end": end_to_end(DEVICE, torch.float32 if REHEARSE else DTYPE, rehearse=REHEARSE),
     }
     args.json.write_text(json.dumps(result, indent=1) + "\n")
     print(summary(result))
-    others = ("selection", "row_selection", "draws", "noise", "transfers", "block_moves", "end_to_end")
+    others = (
+        "selection",
+        "row_selection",
+        "draws",
+        "noise",
+        "mixed_step",
+        "transfers",
+        "block_moves",
+        "end_to_end",
+    )
     checks = [*result["attention"], *(result[name] for name in others)]
     return int(not all(c["ok"] for c in checks))
 
@@ -248,7 +258,7 @@ def summary(result: dict[str, Any]) -> str:
     lines.append(
         f"best of rows {r['us']:.0f} us = {r['times_one_read']:.1f} reads of the logits, ok {r['ok']}"
     )
-    for name in ("draws", "noise"):
+    for name in ("draws", "noise", "mixed_step"):
         lines.append(f"{name} {result[name]['us']:.0f} us, ok {result[name]['ok']}")
     lines.append(f"a copy each way {result['transfers']['us']:.0f} us, ok {result['transfers']['ok']}")
     lines.append(f"copies {m['copy_us']:.0f} us, {m['copy_share_of_bandwidth']:.0%} of a copy, ok {m['ok']}")
@@ -257,6 +267,10 @@ def summary(result: dict[str, Any]) -> str:
         f"engine: {e['prompts']} beams of {e['width']}, {e['tokens_per_second']:.0f} tokens/s, "
         f"{e['ratio']:.2f}x transformers, {e['step_ms']:.1f} ms a step, ok {e['ok']}"
     )
+    if e["compiled_tokens_per_second"] is not None:
+        lines.append(
+            f"with compile=layers {e['compiled_tokens_per_second']:.0f} tokens/s: {e['faster']} is faster"
+        )
     return "\n".join(lines)
 
 

@@ -11,6 +11,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from forkdecode import LLM, Beam
+from forkdecode.config import Compile
 
 
 @dataclass(frozen=True)
@@ -50,12 +51,18 @@ def end_to_end(device: torch.device, dtype: torch.dtype, *, rehearse: bool) -> d
     theirs, their_scores = _transformers(work, prompts, device, dtype)
     ours, our_scores = _forkdecode(work, prompts, device, dtype)
     gap = float(np.abs(our_scores - their_scores).max())
+    compiled = None  # on a CPU there is nothing to compile for
+    if device.type != "cpu":
+        compiled, its_scores = _forkdecode(work, prompts, device, dtype, "layers")
+        gap = max(gap, float(np.abs(its_scores - their_scores).max()))
     return {
         "prompts": work.prompts,
         "prompt_len": work.prompt_len,
         "width": work.width,
         "new_tokens": work.new_tokens,
         "tokens_per_second": tokens / ours,
+        "compiled_tokens_per_second": compiled and tokens / compiled,
+        "faster": "compile=layers" if compiled and compiled < ours else "compile=none",
         "transformers_tokens_per_second": tokens / theirs,
         "ratio": theirs / ours,
         "step_ms": 1000 * ours / work.new_tokens,
@@ -76,10 +83,14 @@ def _model(work: Case, device: torch.device, dtype: torch.dtype) -> LlamaForCaus
 
 
 def _forkdecode(
-    work: Case, prompts: np.ndarray, device: torch.device, dtype: torch.dtype
+    work: Case,
+    prompts: np.ndarray,
+    device: torch.device,
+    dtype: torch.dtype,
+    compiles: Compile = "none",
 ) -> tuple[float, np.ndarray]:
     strategy = Beam(width=work.width)
-    with LLM(_model(work, device, dtype), device=str(device), prefix_cache=False) as llm:
+    with LLM(_model(work, device, dtype), device=str(device), prefix_cache=False, compile=compiles) as llm:
         seconds, results = 0.0, []
         for _ in range(2):
             begin = time.perf_counter()

@@ -10,6 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from forkdecode.allowed import AllowedBits, Ready
+from forkdecode.sampling.device.select import select_on_device
+from forkdecode.sampling.select import select
+from forkdecode.step import Draw, ProcessorSpec, SelectionRequest, TopK
 from forkdecode_kernels.draw import DrawRows, gpu_draws, reference_draws
 from forkdecode_kernels.perturbed import PerturbedRows, gpu_topk, perturbed_topk
 from forkdecode_kernels.row_candidates import gpu_rows, sorted_rows
@@ -127,3 +131,38 @@ def transfers(bench: Bench) -> dict[str, Any]:
         "us": 1e6 * bench.timed(lambda: to_host(to_device(arrays, bench.device)[:5])),
         "ok": all(np.array_equal(a, b) for a, b in zip(arrays, back, strict=True)),
     }
+
+
+def mixed_step(bench: Bench) -> dict[str, Any]:
+    """A step's selections with masks, penalties, top lists, draws and beams together, which is one copy each
+    way, against the CPU's own. A draw may differ where u falls within float32 rounding of two tokens' edge."""
+    groups, rows, vocab = (4, 2, 300) if bench.rehearse else (32, 4, 151_936)
+    logits = torch.randn(groups * rows, vocab, device=bench.device).to(bench.dtype) * 3
+    requests = [_group(i, rows, vocab) for i in range(groups)]
+    few = requests[:8]
+    ours = select_on_device(logits, few)
+    spec = select(logits[: rows * len(few)].cpu(), few)
+    different = sum(int((a.tokens != b.tokens).any()) for a, b in zip(ours, spec, strict=True))
+    return {
+        "shape": [groups, rows, vocab],
+        "us": 1e6 * bench.timed(lambda: select_on_device(logits, requests)),
+        "different": different,
+        "ok": different <= 1 and all(r.error is None for r in ours),
+    }
+
+
+def _group(i: int, rows: int, vocab: int) -> SelectionRequest:
+    """By turns a beam, a masked beam, a draw with penalties and a draw with a top list."""
+    base, children = np.zeros(rows, np.float32), np.arange(rows)
+    rng = np.random.default_rng(i)
+    words = rng.integers(0, 2**32, (rows, -(-vocab // 32)), dtype=np.uint64).astype(np.uint32)
+    draw = Draw(children.astype(np.int32), children.astype(np.uint64), i, temperature=0.8, top_p=0.9)
+    kinds: list[dict[str, Any]] = [
+        {"choice": TopK(2 * rows, base, rows)},
+        {"choice": TopK(2 * rows, base, rows), "allowed": Ready(AllowedBits(words))},
+        {"choice": draw, "processors": ProcessorSpec(repetition_penalty=1.2)},
+        {"choice": draw, "num_logprobs": 3},
+    ]
+    made = rng.integers(0, vocab, (rows, 16))
+    common = {"processors": ProcessorSpec(), "prompt": made[0], "generated": made, "num_generated": 16}
+    return SelectionRequest(group_id=i, logits_start=rows * i, rows=rows, **(common | kinds[i % 4]))
