@@ -189,6 +189,20 @@ def test_duplicates_under_constraints(strategy: Any, width: int) -> None:
     assert result.exhausted == (width > len(legal))
 
 
+@pytest.mark.parametrize(
+    "strategy", [Beam(width=9), StochasticBeam(width=9, seed=1)], ids=["beam", "stochastic"]
+)
+def test_an_item_for_each_end_of_the_model(strategy: Strategy) -> None:
+    """Two EOS ids are two sequences an item; with one of them banned each item comes once."""
+    engine = MarkovEngine(markov(8, 6, [0, 5]), catalogues={"items": build_catalogue(ITEMS)})
+    constraint, legal = FromCatalogue("items"), set(ITEMS)
+    both = engine.one(Asked((5,), strategy, Options(max_tokens=8, constraint=constraint)))
+    assert set(paths(both)) == {(*item, end) for item in legal for end in (0, 5)}
+    one = engine.one(Asked((5,), strategy, Options(max_tokens=8, constraint=constraint, bad_words=((5,),))))
+    assert sorted(paths(one)) == sorted((*item, 0) for item in legal)
+    assert one.exhausted
+
+
 @pytest.mark.parametrize("early", [True, False])
 def test_groups_sharing_a_finished_pool(early: Any) -> None:
     """The first group returns what a beam of its width returns, and each later one as many, however much
