@@ -135,7 +135,7 @@ def transfers(bench: Bench) -> dict[str, Any]:
 
 def mixed_step(bench: Bench) -> dict[str, Any]:
     """A step's selections with masks, penalties, top lists, draws and beams together, which is one copy each
-    way, against the CPU's own. A draw may differ where u falls within float32 rounding of two tokens' edge."""
+    way, against the CPU's own. A draw may differ where u is within float32 rounding of two tokens' edge."""
     groups, rows, vocab = (4, 2, 300) if bench.rehearse else (32, 4, 151_936)
     logits = torch.randn(groups * rows, vocab, device=bench.device).to(bench.dtype) * 3
     requests = [_group(i, rows, vocab) for i in range(groups)]
