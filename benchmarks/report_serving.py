@@ -88,9 +88,10 @@ def hostile(results: list[Result]) -> str:
     rows = (_hostile_row(kind, codes) for kind, codes in sorted(ended.items()))
     requests, steps = (sum(r[name] for r in results) for name in ("requests", "refused_without_a_step"))
     faults, neighbours = sum(len(r["faults"]) for r in results), sum(r["exact_neighbours"] for r in results)
+    runs = "one run" if len(results) == 1 else f"{len(results)} runs"
     told = (
-        f"{len(results)} runs, {requests:,} requests; {steps:,} refused one by one cost the engine no step; "
-        f" {neighbours:,} results of good requests beside the others were exact; faults: {faults}."
+        f"{requests:,} requests in {runs}; {steps:,} that were refused one by one cost the engine no step; "
+        f"{neighbours:,} results of good requests beside the others were exact; faults: {faults}."
     )
     return f"{table(head, rows)}\n\n{told}"
 
