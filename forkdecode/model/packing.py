@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from transformers.pytorch_utils import Conv1D
@@ -105,7 +105,7 @@ def pack_linears(model: torch.nn.Module, linear: type[Linear] = PackedLinear) ->
     multiply by it itself."""
     packed = 0
     for parent in list(model.modules()):
-        taken = _weights_taken(type(parent))
+        taken = _weights_taken(type(parent).forward)
         for name, child in list(parent.named_children()):
             replacement = None if name in taken else _packed(child, linear)
             if replacement is not None:
@@ -115,10 +115,10 @@ def pack_linears(model: torch.nn.Module, linear: type[Linear] = PackedLinear) ->
 
 
 @cache
-def _weights_taken(kind: type[torch.nn.Module]) -> frozenset[str]:
-    """Children whose weight, and not only its facts, stands in the source of the module's forward."""
+def _weights_taken(forward: Callable[..., Any]) -> frozenset[str]:
+    """Children whose weight, and not only its facts, stands in the source of a module's forward."""
     try:
-        source = inspect.getsource(kind.forward)
+        source = inspect.getsource(forward)
     except (OSError, TypeError):  # made by hand, without a source
         return frozenset()
     facts = "|".join(field.name for field in fields(WeightFacts))
