@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
 
 # Before torch is imported. pytest's workers already use the cores, and OpenMP barriers spin.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -10,6 +12,7 @@ os.environ["OMP_WAIT_POLICY"] = "passive"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
+import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
@@ -24,3 +27,15 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("forkdecode")
+
+
+@pytest.fixture(autouse=True)
+def loggers_as_they_were() -> Iterator[None]:
+    """The command line and the server set up logging for a whole process, which is the tests' here."""
+    loggers = [logging.getLogger(), logging.getLogger("forkdecode")]
+    before = [(each.handlers[:], each.level, each.propagate) for each in loggers]
+    yield
+    for each, (handlers, level, propagate) in zip(loggers, before, strict=True):
+        each.handlers[:] = handlers
+        each.setLevel(level)
+        each.propagate = propagate

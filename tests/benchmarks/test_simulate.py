@@ -185,10 +185,9 @@ def test_fake_beams_share_as_much_as_real_ones() -> None:
     """Against what SmolLM2 did on requests of the same lengths (records/memory.jsonl)."""
     lines = (RECORDS / "memory.jsonl").read_text().splitlines()
     real = [r["result"] for r in map(json.loads, lines) if r["benchmark"] == "memory"]
-    beams = [r for r in real if r["kind"] == "beam" and r["trace"] == "alpaca"]
-    assert len(beams) == 6
-    for found in beams:
-        width = found["width"]
+    beams = {r["width"]: r for r in real if r["kind"] == "beam" and r["trace"] == "alpaca"}
+    assert set(beams) == {2, 4, 6, 8, 16, 32}
+    for width, found in beams.items():
         model = FakeModel(width, simulate.SHARPNESS, seed=1)
         lengths = requests_of(TRACES["alpaca"], found["requests"], 0)
         assert len(lengths) == found["requests"]

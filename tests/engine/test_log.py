@@ -44,8 +44,6 @@ def test_what_cannot_be_written_is_no_error(error: Exception) -> None:
 
 
 def test_the_same_of_what_logs_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
     stream = Broken(ERRORS[0])
     try:
         configure_logs(stream)
@@ -58,8 +56,6 @@ def test_the_same_of_what_logs_by_itself(capsys: pytest.CaptureFixture[str]) -> 
         logging.getLogger("forkdecode.model.default_model").info("fetching")
     finally:
         structlog.reset_defaults()
-        root.handlers[:] = handlers
-        root.setLevel(level)
     assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == [
         "kept",
         "kept too",
