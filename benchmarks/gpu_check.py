@@ -221,7 +221,7 @@ def main() -> int:
         "draws": draws(bench),
         "noise": noise(bench),
         "mixed_step": mixed_step(bench),
-        "transfers": transfers(bench),
+        "transfers": transfers(bench, limits["bandwidth"]),
         "block_moves": block_moves(limits),
         "end_to_end": end_to_end(DEVICE, torch.float32 if REHEARSE else DTYPE, rehearse=REHEARSE),
     }
@@ -260,7 +260,10 @@ def summary(result: dict[str, Any]) -> str:
     )
     for name in ("draws", "noise", "mixed_step"):
         lines.append(f"{name} {result[name]['us']:.0f} us, ok {result[name]['ok']}")
-    lines.append(f"a copy each way {result['transfers']['us']:.0f} us, ok {result['transfers']['ok']}")
+    t = result["transfers"]
+    lines.append(
+        f"a copy each way {t['us']:.0f} us, {t['share_of_8b_step']:.1%} of a step of 8B, ok {t['ok']}"
+    )
     lines.append(f"copies {m['copy_us']:.0f} us, {m['copy_share_of_bandwidth']:.0%} of a copy, ok {m['ok']}")
     e = result["end_to_end"]
     lines.append(

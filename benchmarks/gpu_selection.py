@@ -123,12 +123,15 @@ def noise(bench: Bench) -> dict[str, Any]:
     }
 
 
-def transfers(bench: Bench) -> dict[str, Any]:
-    """One copy each way of what draws of 512 rows send and get: what a step waits for besides its kernels."""
+def transfers(bench: Bench, bandwidth: float) -> dict[str, Any]:
+    """One copy each way of what draws of 512 rows send and get: what a step waits for besides its kernels. As
+    a share of the shortest step of a model of 8B: all its weights read once, 2 bytes each."""
     arrays = [np.arange(512), np.arange(512), *(np.linspace(0, 1, 512) for _ in range(5))]
     back = to_host(to_device(arrays, bench.device))
+    seconds = bench.timed(lambda: to_host(to_device(arrays, bench.device)[:5]))
     return {
-        "us": 1e6 * bench.timed(lambda: to_host(to_device(arrays, bench.device)[:5])),
+        "us": 1e6 * seconds,
+        "share_of_8b_step": seconds / (2 * 8e9 / bandwidth),
         "ok": all(np.array_equal(a, b) for a, b in zip(arrays, back, strict=True)),
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +11,7 @@ from forkdecode.kv.forest_items import ItemShape
 from forkdecode.kv.forest_plan import ForestPlan, ForestPlanner
 from forkdecode.model.forest_lister import compiled_lister
 from forkdecode.step import DecodeRows, QuerySegment
-from forkdecode_kernels.node_list import NodeCapacity, NodeList, NodeListBuffer, node_list
+from forkdecode_kernels.node_list import NodeCapacity, NodeList, NodeListPart, node_list
 from forkdecode_kernels.triton.device import family
 from forkdecode_kernels.triton.tiles import tile_queries
 
@@ -41,12 +41,18 @@ class Planners:
         if device.type == "cuda":
             self._processors = torch.cuda.get_device_properties(device).multi_processor_count
         self._planners: dict[Key, ForestPlanner] = {}
+        self._element_bytes: dict[Key, int] = {}
+
+    def plan_all(self, step: StepShape) -> dict[Key, ForestPlan]:
+        """Those of all kinds of layers that were ever planned for, which after a step are the model's."""
+        return {key: self.plan(key, width, step) for key, width in self._element_bytes.items()}
 
     def plan(self, key: Key, element_bytes: int, step: StepShape) -> ForestPlan:
         """The node list of a step for one kind of layer, on the host."""
         planner = self._planners.get(key)
         if planner is None:
             planner = self._planners[key] = self._planner(key, element_bytes)
+            self._element_bytes[key] = element_bytes
         return planner.plan(step.segments, step.decodes, step.num_tokens)
 
     def _planner(self, key: Key, element_bytes: int) -> ForestPlanner:
@@ -71,35 +77,24 @@ class NodePlans:
         return node_list(self._planners.plan(key, kv.element_size(), self._step), self._device)
 
 
-class NodeBuffers:
-    """An AttentionPlans over memory that stays in place from step to step, for captured graphs: one buffer
-    for each kind of layer, all made when first asked for."""
+class StaticLists:
+    """An AttentionPlans over memory that stays in place from step to step: a list for each kind of layer."""
 
-    def __init__(self, first: Callable[[Key, int], ForestPlan], device: torch.device) -> None:
-        self._first = first
-        self._device = device
-        self._buffers: dict[Key, tuple[int, NodeListBuffer]] = {}
+    def __init__(self, lists: Mapping[Key, NodeListPart]) -> None:
+        self._lists = lists
 
     def plan(self, num_heads: int, kv: torch.Tensor, window: int | None) -> NodeList:
-        """The list of the step it was made for, or filled with last. kv [2, K, B, S, D]."""
-        key = key_of(num_heads, kv, window)
-        known = self._buffers.get(key)
-        if known is None:
-            arrays = self._first(key, kv.element_size())
-            buffer = NodeListBuffer(rounded_up(NodeCapacity.of(arrays)), self._device, causal=arrays.causal)
-            buffer.fill(arrays)
-            known = self._buffers[key] = kv.element_size(), buffer
-        return known[1].nodes
+        """The list of its kind. kv [2, K, B, S, D]."""
+        return self._lists[key_of(num_heads, kv, window)].nodes
 
-    def fill(self, planned: Callable[[Key, int], ForestPlan]) -> bool:
-        """Takes the lists of another step. False, and then some are of the one and some of the other, where
-        a list does not fit."""
-        for key, (element_bytes, buffer) in self._buffers.items():
-            arrays = planned(key, element_bytes)
-            if not _fits(NodeCapacity.of(arrays), buffer.capacity):
-                return False
-            buffer.fill(arrays)
-        return True
+    def fit(self, planned: Mapping[Key, ForestPlan]) -> bool:
+        """Whether there is room for the lists of another step."""
+        return all(_fits(NodeCapacity.of(planned[key]), part.capacity) for key, part in self._lists.items())
+
+    def write(self, planned: Mapping[Key, ForestPlan]) -> None:
+        """Takes lists that fit, on the host."""
+        for key, part in self._lists.items():
+            part.write(planned[key])
 
 
 def key_of(num_heads: int, kv: torch.Tensor, window: int | None) -> Key:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal
 
@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
 from forkdecode.config import Compile, Weights
+from forkdecode.kv.forest_plan import ForestPlan
 from forkdecode.model.attention import (
     ATTENTION_NAME,
     STEP_ARGUMENT,
@@ -31,9 +32,9 @@ from forkdecode.model.info import ModelInfo
 from forkdecode.model.int8 import Int8Linear, check_int8
 from forkdecode.model.kv_cache import KvCache
 from forkdecode.model.lean import LeanDecoder
-from forkdecode.model.node_plans import NodePlans, Planners, StepShape
+from forkdecode.model.node_plans import Key, NodePlans, Planners, StepShape
 from forkdecode.model.packing import ROW_QUANTUM, Linear, PackedLinear, pack_linears, rows_stand_alone
-from forkdecode.model.static_step import GraphedDecoder, capture_graph
+from forkdecode.model.static_step import Forward, GraphedDecoder, StaticStep, StepSize, capture_graph
 from forkdecode.model.weights import TAKEN, convert
 from forkdecode.sampling.gather import cut, joined
 from forkdecode.sampling.select import select
@@ -121,10 +122,10 @@ class Runner:
         if not len(plan.token_ids):
             return StepOutput(plan.step, (), timings)
         with _timed(timings, "forward"):
-            output = self._forward(plan)
+            output, index = self._forward(plan)
         results: tuple[SelectionResult, ...] = ()
         if plan.selections:
-            results = self._select(plan, output, timings)
+            results = self._select(plan, output, index, timings)
         return StepOutput(plan.step, results, timings)
 
     def warm_up(self) -> None:
@@ -150,35 +151,43 @@ class Runner:
                 step = StepAttention(self.cache, WorkPlans(work), slots, self._windows)
                 self._head(self._decoder(ids, ids, step), ids[:1])
 
-    def _forward(self, plan: StepPlan) -> ModelOutput:
-        """The decoder's output for all query tokens, padding included."""
+    def _forward(self, plan: StepPlan) -> Forward:
         if self._graphed is not None and self._graphed.takes(plan):
-            output = self._graphed(plan)
-            if output is not None:
-                return output
-        tokens = self._pad(plan.token_ids)
-        slots = torch.from_numpy(plan.slots).to(self.device)
-        step = StepAttention(self.cache, self._plans(plan, len(tokens)), slots, self._windows)
-        positions = torch.from_numpy(self._pad(plan.positions)).to(self.device)
-        return self._decoder(torch.from_numpy(tokens).to(self.device), positions, step)
+            found = self._graphed(plan)
+            if found is not None:
+                return found
+        tokens, positions = self._pad(plan.token_ids), self._pad(plan.positions)
+        if self._planners is not None:
+            shape = StepShape(plan.segments, plan.decodes, len(tokens))
+            planned = self._planners.plan_all(shape)
+            if planned:
+                return self._by_one_copy(plan, planned, len(tokens))
+            plans: AttentionPlans = NodePlans(self._planners, shape, self.device)
+        else:
+            size, null = self.cache.block_size, self.cache.null_block
+            plans = WorkPlans(make_work(plan.segments, plan.decodes, len(tokens), size, null))
+        ids, places, slots, index = (
+            torch.from_numpy(each).to(self.device)
+            for each in (tokens, positions, plan.slots, plan.logits_index)
+        )
+        return self._decoder(ids, places, StepAttention(self.cache, plans, slots, self._windows)), index
+
+    def _by_one_copy(self, plan: StepPlan, planned: Mapping[Key, ForestPlan], num_tokens: int) -> Forward:
+        size = StepSize(num_tokens, len(plan.token_ids), len(plan.logits_index))
+        step = StaticStep(size, self.cache, self._windows, planned)
+        index = step.fill(plan, planned)
+        return self._decoder(step.tokens, step.positions, step.attention), index
 
     def _pad(self, values: I64) -> I64:
         """Up to the row quantum with zeros: token 0 at position 0, written nowhere, read by none."""
         return np.pad(values, (0, -len(values) % self._row_quantum))
 
-    def _plans(self, plan: StepPlan, num_tokens: int) -> AttentionPlans:
-        if self._planners is not None:
-            shape = StepShape(plan.segments, plan.decodes, num_tokens)
-            return NodePlans(self._planners, shape, self.device)
-        size, null = self.cache.block_size, self.cache.null_block
-        return WorkPlans(make_work(plan.segments, plan.decodes, num_tokens, size, null))
-
     def _select(
-        self, plan: StepPlan, output: ModelOutput, timings: dict[str, float]
+        self, plan: StepPlan, output: ModelOutput, index: torch.Tensor, timings: dict[str, float]
     ) -> tuple[SelectionResult, ...]:
-        """Logits and selections, groups in runs whose logits stay within the head's byte bound."""
+        """Logits and selections, groups in runs whose logits stay within the head's byte bound. index:
+        plan.logits_index on the device."""
         results: list[SelectionResult] = []
-        index = torch.from_numpy(plan.logits_index).to(self.device)
         limit = self._head.max_rows
         cuts = [(s,) if s.rows <= limit else tuple(cut(s, limit)) for s in plan.selections]
         pieces = tuple(piece for pieces in cuts for piece in pieces)

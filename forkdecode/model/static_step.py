@@ -1,8 +1,10 @@
-"""Decode steps whose tensors stay in place, so that a captured CUDA graph can run them again and again."""
+"""A step's tensors in one piece of memory, which one copy fills. Those of decode steps stay in place, so that
+a captured CUDA graph can run them again and again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -10,10 +12,13 @@ import structlog
 import torch
 from transformers.utils.generic import ModelOutput
 
+from forkdecode.kv.forest_plan import ForestPlan
 from forkdecode.model.attention import StepAttention
 from forkdecode.model.kv_cache import KvCache
-from forkdecode.model.node_plans import NodeBuffers, Planners, StepShape
-from forkdecode.step import StepPlan
+from forkdecode.model.node_plans import Key, Planners, StaticLists, StepShape, rounded_up
+from forkdecode.step import I64, StepPlan
+from forkdecode_kernels.node_list import NodeCapacity, NodeListPart, list_bytes
+from forkdecode_kernels.staged import StagedMemory, StagedPart
 
 MAX_GRAPHS = 32
 """Kept at a time; each holds the activations of its step."""
@@ -28,6 +33,8 @@ class Decoder(Protocol):
     def __call__(self, tokens: torch.Tensor, positions: torch.Tensor, step: StepAttention) -> ModelOutput: ...
 
 
+Forward = tuple[ModelOutput, torch.Tensor]
+"""The decoder's output, padding included, and the step's logits_index on the device."""
 Capture = Callable[[Callable[[], ModelOutput]], tuple[Callable[[], None], ModelOutput]]
 """Runs the work once so that it can be repeated: what repeats it, and the output that it then fills."""
 
@@ -41,35 +48,60 @@ def bucket(rows: int) -> int:
     return 3 * power // 4 if rows <= 3 * power // 4 else power
 
 
+@dataclass(frozen=True, slots=True)
+class StepSize:
+    """tokens: padding included. slots: how many of them have one, -1 perhaps. logits: entries of logits_index
+    at most."""
+
+    tokens: int
+    slots: int
+    logits: int
+
+
 class StaticStep:
-    """The tensors of decode steps of one padded size, and what runs them."""
+    """The tensors of steps of one size, and what runs them. planned: lists that there is room for; room: how
+    much, where it is for other lists too."""
 
     def __init__(
-        self, num_tokens: int, cache: KvCache, windows: tuple[int | None, ...], buffers: NodeBuffers
+        self,
+        size: StepSize,
+        cache: KvCache,
+        windows: tuple[int | None, ...],
+        planned: Mapping[Key, ForestPlan],
+        room: Callable[[NodeCapacity], NodeCapacity] = lambda exact: exact,
     ) -> None:
-        device = cache.layer(0).device
-        self._host = torch.empty((3, num_tokens), dtype=torch.int64, pin_memory=device.type == "cuda")
-        self._device = self._host if device.type == "cpu" else torch.empty_like(self._host, device=device)
-        on_gpu = device.type == "cuda"
-        self._copied = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
-        self.tokens, self.positions, slots = self._device.unbind(0)
-        self.buffers = buffers
-        self.attention = StepAttention(cache, buffers, slots, windows)
+        capacities = [room(NodeCapacity.of(arrays)) for arrays in planned.values()]
+        sizes = [24 * size.tokens, 8 * size.logits, *map(list_bytes, capacities)]
+        self._memory = StagedMemory(sizes, cache.layer(0).device)
+        tokens, logits, *lists = self._memory.parts
+        self._tokens, (self.tokens, self.positions, slots) = _numbers(tokens, (3, size.tokens))
+        self._logits, self.logits_index = _numbers(logits, (size.logits,))
+        self.lists = StaticLists(
+            {
+                key: NodeListPart(capacity, part, causal=arrays.causal)
+                for (key, arrays), capacity, part in zip(planned.items(), capacities, lists, strict=True)
+            }
+        )
+        self.attention = StepAttention(cache, self.lists, slots[: size.slots], windows)
         self.replay: Callable[[], None] | None = None
         self.output: ModelOutput | None = None
 
-    def fill(self, plan: StepPlan) -> None:
-        """Takes the step's tokens. What is beyond them is token 0 at position 0, written nowhere."""
-        if self._copied is not None:
-            self._copied.synchronize()
-        host = self._host.numpy()
-        n = len(plan.token_ids)
-        host[:2, n:], host[2, n:] = 0, -1
-        host[:, :n] = np.stack([plan.token_ids, plan.positions, plan.slots])
-        if self._device is not self._host:
-            self._device.copy_(self._host, non_blocking=True)
-        if self._copied is not None:
-            self._copied.record()
+    def fill(self, plan: StepPlan, planned: Mapping[Key, ForestPlan]) -> torch.Tensor:
+        """Takes a step that fits, by one copy; its logits_index on the device. What is beyond its tokens is
+        token 0 at position 0, written nowhere."""
+        self._memory.begin()
+        n, m = len(plan.token_ids), len(plan.logits_index)
+        self._tokens[:2, n:], self._tokens[2, n:] = 0, -1
+        self._tokens[:, :n] = np.stack([plan.token_ids, plan.positions, plan.slots])
+        self._logits[:m] = plan.logits_index
+        self.lists.write(planned)
+        self._memory.send()
+        return self.logits_index[:m]
+
+
+def _numbers(part: StagedPart, shape: tuple[int, ...]) -> tuple[I64, torch.Tensor]:
+    """Both sides of a part as int64."""
+    return part.host.view(torch.int64).view(shape).numpy(), part.device.view(torch.int64).view(shape)
 
 
 class GraphedDecoder:
@@ -97,32 +129,33 @@ class GraphedDecoder:
 
     def takes(self, plan: StepPlan) -> bool:
         """Whether a step can be run here."""
-        return self._works and not plan.segments and len(plan.token_ids) <= MAX_GRAPH_ROWS
+        n = len(plan.token_ids)
+        return self._works and not plan.segments and len(plan.logits_index) <= n <= MAX_GRAPH_ROWS
 
-    def __call__(self, plan: StepPlan) -> ModelOutput | None:
-        """The decoder's output, padding included; good until the next call. None: run it plainly."""
+    def __call__(self, plan: StepPlan) -> Forward | None:
+        """Good until the next call. None: run it plainly, as before any step has shown what kinds of layers
+        there are."""
         size = bucket(len(plan.token_ids))
-        shape = StepShape((), plan.decodes, size)
+        planned = self._planners.plan_all(StepShape((), plan.decodes, size))
         for step in [s for s in reversed(self._steps) if len(s.tokens) == size]:
-            if step.buffers.fill(lambda kind, width: self._planners.plan(kind, width, shape)):
+            if step.lists.fit(planned):
                 self._steps.remove(step)
                 self._steps.append(step)  # the one used last is the last
-                return self._run(step, plan)
-        return self._first(plan, size, shape)
+                return self._run(step, plan, planned)
+        return self._first(plan, size, planned) if planned else None
 
-    def _run(self, step: StaticStep, plan: StepPlan) -> ModelOutput:
+    def _run(self, step: StaticStep, plan: StepPlan, planned: Mapping[Key, ForestPlan]) -> Forward:
         assert step.replay is not None
         assert step.output is not None
-        step.fill(plan)
+        index = step.fill(plan, planned)
         step.replay()
-        return step.output
+        return step.output, index
 
-    def _first(self, plan: StepPlan, size: int, shape: StepShape) -> ModelOutput | None:
+    def _first(self, plan: StepPlan, size: int, planned: Mapping[Key, ForestPlan]) -> Forward | None:
         """Captures a step of a new size, and checks that it repeats."""
-        device = self._cache.layer(0).device
-        buffers = NodeBuffers(lambda kind, width: self._planners.plan(kind, width, shape), device)
-        step = StaticStep(size, self._cache, self._windows, buffers)
-        step.fill(plan)
+        sizes = StepSize(size, size, size)
+        step = StaticStep(sizes, self._cache, self._windows, planned, rounded_up)
+        index = step.fill(plan, planned)
 
         def work() -> ModelOutput:
             return self._decoder(step.tokens, step.positions, step.attention)
@@ -139,7 +172,7 @@ class GraphedDecoder:
             self._give_up("a captured step gave another result than the same step run plainly")
             return None
         self._steps = [*self._steps[-MAX_GRAPHS + 1 :], step]
-        return step.output
+        return step.output, index
 
     def _give_up(self, reason: str) -> None:
         self._works = False

@@ -14,6 +14,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from forkdecode_kernels.staged import StagedMemory, StagedPart
+from forkdecode_kernels.transfer import places
+
 I32 = NDArray[np.int32]
 
 ITEM_WIDTH = 8
@@ -103,36 +106,22 @@ class NodeList:
     causal: bool
 
 
-class NodeListBuffer:
-    """A node list at a fixed place on the device, refilled by one copy a step.
+class NodeListPart:
+    """A node list at a fixed place on the device: a part of memory that its owner sends there.
 
-    causal: whether the kernels mask by position; a buffer without takes only lists without.
+    causal: whether the kernels mask by position; a part without takes only lists without.
     """
 
-    def __init__(self, capacity: NodeCapacity, device: torch.device, *, causal: bool = False) -> None:
+    def __init__(self, capacity: NodeCapacity, part: StagedPart, *, causal: bool = False) -> None:
         self.capacity = capacity
-        sizes = {
-            "counts": 3 * _COUNT_WIDTH,
-            "small_items": capacity.small_items * ITEM_WIDTH,
-            "large_items": capacity.large_items * ITEM_WIDTH,
-            "blocks": capacity.blocks,
-            "queries": capacity.queries,
-            "positions": capacity.positions,
-            "merged": capacity.merged,
-            "merge_offsets": capacity.merged + 1,
-            "merge_parts": capacity.merge_parts,
+        sizes, (starts, _) = _sections(capacity), places(_array_bytes(capacity))
+        host = part.host.view(torch.int32).numpy()
+        device = part.device.view(torch.int32)
+        spans = {
+            name: slice(at // 4, at // 4 + n) for at, (name, n) in zip(starts, sizes.items(), strict=True)
         }
-        # Every section begins at a multiple of 16 bytes, so that loads can be wide.
-        padded = [-(-size // 4) * 4 for size in sizes.values()]
-        ends = np.cumsum(padded)
-        pinned = device.type == "cuda"
-        self._copied = torch.cuda.Event() if pinned else None  # type: ignore[no-untyped-call]
-        self._host = torch.zeros(int(ends[-1]), dtype=torch.int32, pin_memory=pinned)
-        self._device = self._host if device.type == "cpu" else torch.zeros_like(self._host, device=device)
-        starts = (ends - padded).tolist()
-        spans = dict(zip(sizes, zip(starts, sizes.values(), strict=True), strict=True))
-        self._sections = {name: self._host.numpy()[start : start + n] for name, (start, n) in spans.items()}
-        views = {name: self._device[start : start + n] for name, (start, n) in spans.items()}
+        self._sections = {name: host[span] for name, span in spans.items()}
+        views = {name: device[span] for name, span in spans.items()}
         for name, width in (
             ("counts", _COUNT_WIDTH),
             ("small_items", ITEM_WIDTH),
@@ -141,11 +130,9 @@ class NodeListBuffer:
             views[name] = views[name].view(-1, width)
         self.nodes = NodeList(**views, num_parts=capacity.parts, causal=causal)
 
-    def fill(self, arrays: NodeArrays) -> NodeList:
-        """Takes a new list. Raises ValueError where it exceeds the capacity, having changed nothing.
-
-        The copy runs on the current stream; the next fill waits for it.
-        """
+    def write(self, arrays: NodeArrays) -> None:
+        """Takes a new list, on the host. Raises ValueError where it exceeds the capacity, having changed
+        nothing."""
         needed = NodeCapacity.of(arrays)
         for name in NodeCapacity.__slots__:
             if getattr(needed, name) > getattr(self.capacity, name):
@@ -154,8 +141,6 @@ class NodeListBuffer:
                 )
         if arrays.causal and not self.nodes.causal:
             raise ValueError("causal: this buffer takes lists of which each query sees every item whole")
-        if self._copied is not None:
-            self._copied.synchronize()
         self._sections["counts"][::_COUNT_WIDTH] = (
             needed.small_items,
             needed.large_items,
@@ -173,11 +158,49 @@ class NodeListBuffer:
         ):
             values = getattr(arrays, name).ravel()
             self._sections[name][: len(values)] = values
-        if self._device is not self._host:
-            self._device.copy_(self._host, non_blocking=True)
-        if self._copied is not None:
-            self._copied.record()
-        return self.nodes
+
+
+class NodeListBuffer:
+    """A node list in memory of its own, refilled by one copy a step. causal: see NodeListPart."""
+
+    def __init__(self, capacity: NodeCapacity, device: torch.device, *, causal: bool = False) -> None:
+        self._memory = StagedMemory([list_bytes(capacity)], device)
+        self._part = NodeListPart(capacity, self._memory.parts[0], causal=causal)
+
+    def fill(self, arrays: NodeArrays) -> NodeList:
+        """Takes a new list. Raises ValueError where it exceeds the capacity, having changed nothing.
+
+        The copy runs on the current stream; the next fill waits for it.
+        """
+        self._memory.begin()
+        self._part.write(arrays)
+        self._memory.send()
+        return self._part.nodes
+
+
+def _sections(capacity: NodeCapacity) -> dict[str, int]:
+    """Numbers of each array."""
+    return {
+        "counts": 3 * _COUNT_WIDTH,
+        "small_items": capacity.small_items * ITEM_WIDTH,
+        "large_items": capacity.large_items * ITEM_WIDTH,
+        "blocks": capacity.blocks,
+        "queries": capacity.queries,
+        "positions": capacity.positions,
+        "merged": capacity.merged,
+        "merge_offsets": capacity.merged + 1,
+        "merge_parts": capacity.merge_parts,
+    }
+
+
+def _array_bytes(capacity: NodeCapacity) -> list[int]:
+    """Bytes of each array."""
+    return [4 * n for n in _sections(capacity).values()]
+
+
+def list_bytes(capacity: NodeCapacity) -> int:
+    """Of a whole list, whose arrays begin at multiples of 16, so that loads can be wide."""
+    return places(_array_bytes(capacity))[1]
 
 
 def node_list(arrays: NodeArrays, device: torch.device) -> NodeList:

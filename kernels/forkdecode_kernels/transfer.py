@@ -21,7 +21,7 @@ _ALIGNED = 16
 def to_device(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[torch.Tensor]:
     """Each array on `device`, by one copy: views of one buffer."""
     parts = [np.ascontiguousarray(a).reshape(a.shape) for a in arrays]
-    starts, size = _places([a.nbytes for a in parts])
+    starts, size = places([a.nbytes for a in parts])
     packed = _host_bytes(size, device)
     there = packed.numpy()
     for a, start in zip(parts, starts, strict=True):
@@ -68,8 +68,8 @@ def _viewed(sent: torch.Tensor, start: int, array: NDArray[Any]) -> torch.Tensor
     return sent[start : start + array.nbytes].view(dtype).view(array.shape)
 
 
-def _places(sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Where each begins, and the size of all."""
+def places(sizes: Sequence[int]) -> tuple[list[int], int]:
+    """Where each of so many bytes begins, and the size of all."""
     padded = [-(-size // _ALIGNED) * _ALIGNED for size in sizes]
     ends = np.cumsum(padded, dtype=np.int64)
     return (ends - padded).tolist(), int(ends[-1]) if len(sizes) else 0

@@ -8,11 +8,12 @@ import torch
 from transformers.utils.generic import ModelOutput
 
 from forkdecode.model.gpu_kernels import kernels_fit, small_step
-from forkdecode.model.node_plans import NodeBuffers, Planners, StepShape, rounded_up
+from forkdecode.model.node_plans import Planners, StaticLists, StepShape, rounded_up
 from forkdecode.model.runner import Runner
 from forkdecode.model.static_step import MAX_GRAPH_ROWS, GraphedDecoder, bucket
 from forkdecode.step import DecodeRows
-from forkdecode_kernels.node_list import NodeCapacity, check_nodes
+from forkdecode_kernels.node_list import NodeCapacity, NodeListPart, check_nodes, list_bytes
+from forkdecode_kernels.staged import StagedMemory
 from tests.model.driver import Driver, Group, make_runner
 from tests.models import VOCAB, tiny_model
 
@@ -82,9 +83,9 @@ class Recorder:
         return replay, output
 
 
-def graphed(recorder: Recorder) -> Driver:
+def graphed(recorder: Recorder, family: str = "llama") -> Driver:
     """A driver whose decode steps are run by what `recorder` captures."""
-    driver = Driver(tiny_model("llama"), decoder="generic", attention="nodes")
+    driver = Driver(tiny_model(family), decoder="generic", attention="nodes")
     runner: Runner = driver.runner
     assert runner._planners is not None
     runner._graphed = GraphedDecoder(
@@ -128,35 +129,67 @@ class TestGraphs:
         assert len({bucket(rows) for rows in range(1, MAX_GRAPH_ROWS + 1)}) == 12
 
 
-class TestBuffers:
+class TestOneCopy:
+    @pytest.fixture
+    def sent(self, monkeypatch: pytest.MonkeyPatch) -> list[StagedMemory]:
+        """Each copy of a step's memory to the device."""
+        copies: list[StagedMemory] = []
+        send = StagedMemory.send
+
+        def counted(memory: StagedMemory) -> None:
+            copies.append(memory)
+            send(memory)
+
+        monkeypatch.setattr(StagedMemory, "send", counted)
+        return copies
+
+    def test_a_step_in_place_is_sent_by_one(self, sent: list[StagedMemory]) -> None:
+        recorder = Recorder()
+        driver = graphed(recorder, "gemma2")  # two kinds of layers, with a window and without
+        group = driver.open(tokens(9, 1))
+        driver.prefill(group)
+        driver.fork(group, [0] * 3, tokens(3, 2))
+        driver.decode(group)
+        replayed = recorder.replayed
+        sent.clear()
+        driver.fork(group, [0, 1, 2], tokens(3, 3))
+        driver.decode(group)
+        assert (len(sent), recorder.replayed - replayed) == (1, 1)
+
+    def test_so_is_one_with_a_prompt(self, sent: list[StagedMemory]) -> None:
+        driver = Driver(tiny_model("gemma2"), decoder="generic", attention="nodes")
+        driver.prefill(driver.open(tokens(9, 1)))
+        sent.clear()
+        driver.prefill(driver.open(tokens(20, 2)), [12, 7])
+        assert len(sent) == 3  # two chunks, and the last token
+
+
+class TestStaticLists:
     def shape(self, rows: int, columns: int) -> StepShape:
         tails = np.arange(rows * columns, dtype=np.int32).reshape(rows, columns)
         return StepShape(
             (), [DecodeRows(0, np.arange(500, 504, dtype=np.int32), tails, 4 * (4 + columns))], 16
         )
 
-    def test_are_filled_again_while_the_list_fits(self) -> None:
+    def test_are_written_again_while_the_list_fits(self) -> None:
         planners, kv = Planners(4, CPU), torch.zeros(2, 2, 600, 4, 8)
-        planned = [self.shape(5, 3), self.shape(7, 3), self.shape(16, 30)]
-
-        def lists(at: int):  # type: ignore[no-untyped-def]
-            return lambda key, width: planners.plan(key, width, planned[at])
-
-        buffers = NodeBuffers(lists(0), CPU)
-        nodes = buffers.plan(4, kv, None)
-        assert buffers.fill(lists(1))
-        assert buffers.plan(4, kv, None) is nodes
-        assert int(nodes.counts[:2, 0].sum()) == int(planned_items(planners, planned[1]))
-        assert not buffers.fill(lists(2))
+        key, steps = (4, 2, 8, None), [self.shape(5, 3), self.shape(7, 3), self.shape(16, 30)]
+        planners.plan(key, 4, steps[0])
+        first, second, large = [planners.plan_all(step) for step in steps]
+        capacity = rounded_up(NodeCapacity.of(first[key]))
+        memory = StagedMemory([list_bytes(capacity)], CPU)
+        lists = StaticLists({key: NodeListPart(capacity, memory.parts[0])})
+        nodes = lists.plan(4, kv, None)
+        assert lists.fit(first)
+        assert lists.fit(second)
+        lists.write(second)
+        assert lists.plan(4, kv, None) is nodes
+        assert int(nodes.counts[:2, 0].sum()) == len(second[key].small_items) + len(second[key].large_items)
+        assert not lists.fit(large)
 
     def test_room_covers_what_there_is(self) -> None:
         exact = NodeCapacity(0, 5, 9, 16, 16, 3, 10, 6)
         assert rounded_up(exact) == NodeCapacity(0, 8, 16, 16, 16, 16, 16, 8)
-
-
-def planned_items(planners: Planners, shape: StepShape) -> int:
-    plan = planners.plan((4, 2, 8, None), 4, shape)
-    return len(plan.small_items) + len(plan.large_items)
 
 
 @pytest.mark.parametrize("size", [1, 4, 16, 128])
