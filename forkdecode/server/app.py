@@ -30,7 +30,7 @@ from forkdecode.server.auth import OPEN, TokenBook
 from forkdecode.server.backend import Backend, EngineState
 from forkdecode.server.guard import Guard
 from forkdecode.server.health import Health
-from forkdecode.server.loading import loading_calls
+from forkdecode.server.loading import LOADING_PATIENCE, Loading
 from forkdecode.server.methods import SERVICE, MethodTable
 from forkdecode.server.metrics import Metrics
 from forkdecode.server.record import Recorder
@@ -97,8 +97,10 @@ class Server:
         metrics: Metrics | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
+        loading_patience: float = LOADING_PATIENCE,
     ) -> None:
-        """clock: by which tree sessions are idle or away for too long."""
+        """clock: by which tree sessions are idle or away for too long. loading_patience: seconds for which
+        calls wait for start()."""
         self._settings = settings
         self._log = log
         self._metrics = metrics
@@ -107,6 +109,7 @@ class Server:
         self._recorder = Recorder(log, metrics)
         self._guard = Guard(settings.tokens, self._running, self._recorder)
         self._methods = MethodTable()
+        self._loading = Loading(self._guard, loading_patience)
         self._health = Health()
         self._servicer: Servicer | None = None
         self._trees: Trees | None = None
@@ -136,9 +139,9 @@ class Server:
         return address if address.path else replace(address, port=port)
 
     async def open(self) -> None:
-        """Answers on the port that bind() took, while there is nothing to serve yet: calls are UNAVAILABLE,
-        health is NOT_SERVING."""
-        self._methods.answer_by(loading_calls(self._guard))
+        """Answers on the port that bind() took, while there is nothing to serve yet: health is NOT_SERVING,
+        and calls wait, as Loading has it."""
+        self._methods.answer_by(self._loading.calls)
         self._server.add_generic_rpc_handlers((self._methods,))
         await self._health.add_to(self._server)
         add_reflection(self._server, (SERVICE.full_name, health.SERVICE_NAME))
@@ -174,12 +177,14 @@ class Server:
         service = TreeService(
             self._trees, self._guard, self._tree_workers, stall_timeout=self._settings.stall_timeout
         )
-        self._methods.answer_by({**self._servicer.calls, "Session": service.session})
+        calls = {**self._servicer.calls, "Session": service.session}
+        self._methods.answer_by(calls)
         if self._metrics is not None:
             self._metrics.watch_engine(backend.engine.stats)
             self._metrics.watch_trees(self._trees)
         backend.watch(self._hear_anywhere)
         await self._health.told()
+        self._loading.is_over(calls)
 
     @property
     def trees(self) -> Trees:

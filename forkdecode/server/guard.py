@@ -74,6 +74,14 @@ class Guard:
         identities = None if self._tokens.needs_token else context.peer_identities()
         return Caller(min(identities).decode("utf-8", "replace")) if identities else caller
 
+    def knows(self, context: Context) -> bool:
+        """Whether the call is somebody's whom `serve` would do work for."""
+        try:
+            self._caller(context)
+        except ForkdecodeError:
+            return False
+        return True
+
     async def _in_time(self, seconds: float | None, work: Awaitable[T]) -> T:
         # gRPC ends the call at its deadline too, but its timer is not ours.
         try:
@@ -94,12 +102,12 @@ class Guard:
         status = status_of(error, record.message)
         record.status = status.code.name
         abort = asyncio.ensure_future(context.abort(*status))
+        # It may wait behind what its reader has not taken, or fail where the deadline cut off another
+        # write to a call that is going anyway, or this one: the request itself is over.
+        abort.add_done_callback(_forget)
         await asyncio.wait([abort], timeout=_ABORT_SECONDS)
         if abort.done() and isinstance(sent := abort.exception(), grpc.aio.AbortError):
             raise sent  # this very one: gRPC takes any other for a fault
-        # It may wait behind what its reader has not taken, or fail where the deadline cut off another
-        # write to a call that is going anyway: the request itself is over.
-        abort.add_done_callback(_forget)
         raise grpc.aio.AbortError(status.details)
 
 

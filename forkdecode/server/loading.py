@@ -1,9 +1,10 @@
-"""What calls hear of a server whose model is not there yet."""
+"""What becomes of calls to a server whose model is not there yet."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from forkdecode.errors import UnavailableError
 from forkdecode.server.auth import Caller
@@ -11,21 +12,39 @@ from forkdecode.server.guard import Context, Guard
 from forkdecode.server.methods import SERVICE, Call
 from forkdecode.server.record import CallRecord
 
+LOADING_PATIENCE = 30.0
+"""Seconds for which a call waits for the model: who can connect, and asks no health, counts on an answer."""
 LOADING_RETRY = 5.0
-"""Seconds after which a server that loads may be ready: with five retries, a client of ours waits for half a
-minute."""
+"""Seconds after which one that waited in vain may come again."""
 
 
-def loading_calls(guard: Guard) -> Mapping[str, Call]:
-    """Every method of the service by name, each UNAVAILABLE."""
-    return {name: _refusal(name, guard) for name in SERVICE.methods_by_name}
+class Loading:
+    """Calls wait for the model, `patience` seconds at most, and then are UNAVAILABLE; those of unknown
+    callers are refused at once."""
 
+    def __init__(self, guard: Guard, patience: float) -> None:
+        self._guard = guard
+        self._patience = patience
+        self._served: asyncio.Future[Mapping[str, Call]] = asyncio.get_running_loop().create_future()
 
-def _refusal(name: str, guard: Guard) -> Call:
-    async def refuse(_: bytes, __: Caller) -> NoReturn:
-        raise UnavailableError("the model is being loaded", retry_after=LOADING_RETRY)
+    @property
+    def calls(self) -> Mapping[str, Call]:
+        """Every method of the service by name."""
+        return {name: self._waiting(name) for name in SERVICE.methods_by_name}
 
-    async def call(messages: AsyncIterator[bytes], context: Context) -> None:
-        await guard.serve(messages, context, CallRecord(name), refuse, takes_work=False)
+    def is_over(self, served: Mapping[str, Call]) -> None:
+        """Those that wait go on as calls of these methods."""
+        self._served.set_result(served)
 
-    return call
+    def _waiting(self, name: str) -> Call:
+        async def refuse(_: bytes, __: Caller) -> NoReturn:
+            raise UnavailableError("the model is being loaded", retry_after=LOADING_RETRY)
+
+        async def call(messages: AsyncIterator[bytes], context: Context) -> Any:
+            if self._guard.knows(context):
+                await asyncio.wait([self._served], timeout=self._patience)
+            if self._served.done():
+                return await self._served.result()[name](messages, context)
+            return await self._guard.serve(messages, context, CallRecord(name), refuse, takes_work=False)
+
+        return call

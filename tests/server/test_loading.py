@@ -27,9 +27,12 @@ SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.Health
 
 
 @asynccontextmanager
-async def opened(tokens: TokenBook = OPEN) -> AsyncIterator[tuple[Server, grpc.aio.Channel, Log]]:
+async def opened(
+    tokens: TokenBook = OPEN, patience: float = 600.0
+) -> AsyncIterator[tuple[Server, grpc.aio.Channel, Log]]:
     log = Log()
-    server = Server(ServerSettings(listen=LOOPBACK, tokens=tokens), json_logger(log))
+    settings = ServerSettings(listen=LOOPBACK, tokens=tokens)
+    server = Server(settings, json_logger(log), loading_patience=patience)
     address = server.bind()
     await server.open()
     try:
@@ -51,9 +54,26 @@ async def health(channel: grpc.aio.Channel, service: str = "") -> int:
     return int((await health_pb2_grpc.HealthStub(channel).Check(request, timeout=60)).status)
 
 
-def test_calls_are_told_at_once_and_health_says_so_until_it_serves() -> None:
+def test_calls_wait_until_it_serves() -> None:
     async def check() -> None:
         async with opened() as (server, channel, log):
+            await channel.channel_ready()
+            early = DecodeServiceStub(channel).GetModel(pb.GetModelRequest())
+            late = DecodeServiceStub(channel).GetModel(pb.GetModelRequest(), timeout=0.2)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await late
+            assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            assert not early.done()
+            await server.start(Puppet().backend())
+            assert (await early).name == "puppet"
+            assert [line["status"] for line in log.lines("request")].count("OK") == 1
+
+    asyncio.run(check())
+
+
+def test_who_waits_in_vain_is_told_and_health_says_so_until_it_serves() -> None:
+    async def check() -> None:
+        async with opened(patience=0.0) as (server, channel, log):
             for name in SERVICE.methods_by_name:
                 error = error_of(await failure(channel, name))
                 assert type(error) is UnavailableError
