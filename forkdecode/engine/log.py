@@ -59,9 +59,8 @@ def configure_logs(stream: TextIO) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
-    logging.getLogger("forkdecode").setLevel(
-        logging.INFO
-    )  # what takes long, which catalogue took whose place
+    # What takes long, which catalogue took whose place.
+    logging.getLogger("forkdecode").setLevel(logging.INFO)
 
 
 def _lossy(stream: TextIO) -> TextIO:
