@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ def record(benchmark: str, result: dict[str, Any], path: Path | None) -> dict[st
         "command": command_of(sys.argv),
         "seed": result.get("seed"),
         "machine": machine(),
+        "commit": commit(),
         "versions": {name: version(name) for name in ("forkdecode", "torch", "transformers", "numpy")},
     }
     line = json.dumps(full)
@@ -56,6 +58,16 @@ def command_of(arguments: Sequence[str], model: str | None = None) -> str:
         elif kept and kept[-1] == option:
             kept.pop()
     return " ".join([Path(arguments[0]).name, *kept])
+
+
+def commit() -> str | None:
+    """Of the checkout that this file is in, "+" after it where tracked files differ; None where there is none."""
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--abbrev=9", "--dirty=+"]
+    try:
+        found = subprocess.run([*git, "--exclude=*"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return found.stdout.strip()
 
 
 def machine() -> dict[str, Any]:

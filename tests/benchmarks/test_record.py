@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
-from benchmarks.record import command_of, machine, record
+from benchmarks.record import command_of, commit, machine, record
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +29,8 @@ def test_a_record_says_what_was_measured_where_and_how(tmp_path: Path) -> None:
     assert (first["seed"], second["seed"]) == (7, None)
     assert first["versions"].keys() == {"forkdecode", "torch", "transformers", "numpy"}
     assert first["versions"]["forkdecode"] == version("forkdecode")
-    assert first["machine"] == machine()
+    assert {**first["machine"], "load": 0} == {**machine(), "load": 0}
+    assert first["commit"] == commit()
 
 
 def test_a_command_names_no_place_of_the_machine(tmp_path: Path) -> None:
@@ -61,6 +63,27 @@ def test_a_model_s_folder_may_be_named_anew() -> None:
 def test_without_a_file_a_record_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     found = record("growth", {"ms": 1}, None)
     assert json.loads(capsys.readouterr().out) == found
+
+
+def test_a_commit_is_that_of_a_checkout_and_says_where_files_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def git(*words: str) -> str:
+        who = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+        run = subprocess.run(
+            ["git", "-C", str(tmp_path), *who, *words], capture_output=True, text=True, check=True
+        )
+        return run.stdout.strip()
+
+    file = tmp_path / "record.py"
+    file.write_text("1")
+    monkeypatch.setattr("benchmarks.record.__file__", str(file))
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert commit() is None
+    git("init"), git("add", "record.py"), git("commit", "-m", "one")
+    assert commit() == git("rev-parse", "--short=9", "HEAD")
+    file.write_text("2")
+    assert commit() == git("rev-parse", "--short=9", "HEAD") + "+"
 
 
 def test_a_machine_is_told_by_what_it_can_do() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import report, throughput
 from benchmarks.peers import serve
-from benchmarks.peers.side import Side
+from benchmarks.peers.side import Side, own_environment
 from benchmarks.peers.workloads import SEED, WORKLOADS, Workload
 from benchmarks.throughput import WARM_TOKENS, compare, said
 
@@ -187,6 +187,10 @@ def test_a_side_is_stopped_with_its_children_while_it_is_not_asked(side: Side) -
     assert side.run(WORK, 7)["tokens"] == answer["tokens"]
     side.close()
     assert until(answer["tokens"], "|Z")
+
+
+def test_how_threads_wait_is_each_side_s_own_choice() -> None:
+    assert own_environment({"OMP_WAIT_POLICY": "passive", "HOME": "h"}) == {"HOME": "h"}
 
 
 def test_a_side_that_ends_is_named_from_then_on(side: Side) -> None:
