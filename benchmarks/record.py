@@ -61,7 +61,7 @@ def command_of(arguments: Sequence[str], model: str | None = None) -> str:
 
 
 def commit() -> str | None:
-    """Of the checkout that this file is in, "+" after it where tracked files differ; None where there is none."""
+    """Of the checkout that this file is in, "+" after it where tracked files differ; None without one."""
     git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--abbrev=9", "--dirty=+"]
     try:
         found = subprocess.run([*git, "--exclude=*"], capture_output=True, text=True, check=True)

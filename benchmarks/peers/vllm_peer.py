@@ -1,8 +1,8 @@
 """vLLM on a CPU: `n` samples in its engine, beams by the search in front of it, which sends the engine each
 beam anew for each token: without the prefix cache each step is a prefill of all beams.
 
-Its first start compiles the model (minutes; kept for later starts). Threads are bound to processors, one each,
-and its worker loads Intel's OpenMP where the environment has it, as its manual advises for speed.
+Its first start compiles the model (minutes; kept for later starts). Threads are bound to processors, one
+each, and its worker loads Intel's OpenMP where the environment has it, as its manual advises for speed.
 """
 
 from __future__ import annotations
