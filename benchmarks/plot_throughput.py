@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.report_throughput import ORDER, name
+from benchmarks.report_throughput import ORDER, name, usual
 
 Result = dict[str, Any]
 GOAL = "#333333"
@@ -14,10 +14,10 @@ TICKS = (0.5, 1, 2, 3, 5, 7, 10, 20)
 
 
 def throughput(results: list[Result]) -> Any:
-    """A bar for each workload, dtype and peer that was measured, with its spread; 1 is equal."""
+    """A bar for each workload, dtype and peer that was measured as usual, with its spread; 1 is equal."""
     from matplotlib import pyplot
 
-    own = [r for r in results if "ratio" in r]
+    own = [r for r in results if "ratio" in r and usual(r)]
     own.sort(key=lambda r: (ORDER.index(r["workload"]), r["dtype"], r["peer"]), reverse=True)
     peers = sorted({r["peer"] for r in own})
     figure, axis = pyplot.subplots(figsize=(8, 1.2 + 0.36 * len(own)))

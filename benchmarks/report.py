@@ -58,6 +58,7 @@ KEYS = {
     "serving_soak": ("model",),
     "serving_kill": ("model",),
     "throughput": ("dtype", "tokens", "workload", "peer"),
+    "latency": ("dtype", "tokens", "workload", "peer"),
     "simulate": (*LOAD_KEYS, "system", "rate"),
     "simulate_calibrate": ("model",),
 }

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Any
 
-from benchmarks import report_catalogue
+from benchmarks import report_catalogue, report_latency, report_throughput
 from benchmarks.report_layout import spread, table
 from benchmarks.report_simulate import most_served
 
@@ -44,11 +44,31 @@ def said_equal(results: list[Result]) -> str:
 
 
 def said_throughput(results: list[Result]) -> str:
-    by_peer: dict[str, list[float]] = {}
+    """By dtype; of the usual runs."""
+    found: dict[str, dict[str, list[float]]] = {}
     for r in results:
-        if "ratio" in r:
-            by_peer.setdefault(r["peer"].replace("_", " "), []).append(r["ratio"])
-    return "; ".join(f"{peer}: {spread(ratios, '.1f')}x" for peer, ratios in by_peer.items())
+        if "ratio" in r and report_throughput.usual(r):
+            found.setdefault(r["dtype"], {}).setdefault(report_throughput.name(r), []).append(r["ratio"])
+    return _ranges(found)
+
+
+def said_alone(results: list[Result]) -> str:
+    """By dtype, over the peers; of the usual runs."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for r in filter(report_throughput.usual, results):
+        for measure in report_latency.measured(r):
+            what = report_latency.short(r, measure)
+            found.setdefault(r["dtype"], {}).setdefault(what, []).append(r[measure]["ratio"])
+    return _ranges(found)
+
+
+def _ranges(found: Mapping[str, Mapping[str, list[float]]]) -> str:
+    """Of ratios by dtype and name."""
+    told = []
+    for dtype, by_name in sorted(found.items(), reverse=True):
+        ranges = ", ".join(f"{name} {spread(ratios, '.1f')}x" for name, ratios in by_name.items())
+        told.append(f"{dtype}: {ranges}")
+    return "; ".join(told)
 
 
 def said_saving(kind: str) -> Say:
@@ -169,6 +189,7 @@ GROWTH_MODEL = "growth --model smollm2-135m-instruct"
 CLAIMS: tuple[tuple[str, str, Say, str], ...] = (
     ("beams equal transformers' token for token", "parity", said_equal, "parity"),
     ("throughput over that of others, 1 is equal", "throughput", said_throughput, "throughput"),
+    ("time of one request alone, others' over ours", "latency", said_alone, "latency"),
     ("KV blocks that sharing saves, beams", "memory", said_saving("beam"), "memory --kind beam"),
     ("KV blocks that sharing saves, samples", "memory", said_saving("sample"), "memory --kind sample"),
     (

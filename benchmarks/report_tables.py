@@ -10,6 +10,7 @@ from benchmarks import (
     report_cpu,
     report_engine,
     report_kernels,
+    report_latency,
     report_searches,
     report_serving,
 )
@@ -96,6 +97,7 @@ TABLES: dict[str, tuple[str, Callable[[list[Result]], str]]] = {
     "soak": ("serving_soak", report_serving.soak),
     "kill": ("serving_kill", report_serving.kill),
     "throughput": ("throughput", throughput),
+    "alone": ("latency", report_latency.alone),
     "catalogue": ("catalogue", report_catalogue.catalogue),
     "catalogue_trie": ("catalogue", report_catalogue.trie),
     "catalogue_against": ("catalogue", report_catalogue.against),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.peers.workloads import WORKLOADS
+from benchmarks.peers.names import shown
+from benchmarks.peers.workloads import TOKENS, WORKLOADS
 from benchmarks.report_layout import table
 
 Result = dict[str, Any]
@@ -49,4 +50,9 @@ def where(r: Result) -> str:
 
 
 def name(r: Result) -> str:
-    return str(r["peer"]).replace("_", " ")
+    return shown(r["peer"])
+
+
+def usual(r: Result) -> bool:
+    """Whether the run was as long as a run that is told nothing, and the peer as it is without options."""
+    return r["tokens"] == TOKENS and ":" not in r["peer"]

@@ -9,32 +9,25 @@ of the pairwise ratios, with the smallest and the largest. Every candidate gener
 tokens: EOS is ignored on all sides. Prefill, scheduling and detokenising are included. What a peer cannot
 do, and what went wrong, is a result too. A result is recorded when its workload is done, or with the pairs
 there are when the run is interrupted. Peers that need an environment of their own get it by
-`python -m benchmarks.peers.make`.
+`python -m benchmarks.peers.make`. A peer can be tried with another option of its class beside the usual one:
+`--peer ctranslate2 ctranslate2:batch=4`.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import statistics
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, Protocol
 
-from benchmarks.peers.make import FOLDER, python_of
-from benchmarks.peers.side import Side
+from benchmarks.pairs import Pairs, in_turn, ratios, unable
+from benchmarks.peers.started import add_options, started
 from benchmarks.peers.workloads import SEED, WORKLOADS, Workload
 from benchmarks.record import record
-from forkdecode.config import DEFAULT_MODEL
-from forkdecode.model.default_model import SMOLLM2, ensure
 from forkdecode.model.loader import resolve_dtype
 
-OURS = "forkdecode"
-PEERS = ("transformers", "transformers_batching", "ctranslate2", "vllm", "vllm_cached")
-WARM_TOKENS = 2
 Result = dict[str, Any]
 
 
@@ -47,39 +40,6 @@ class Runs(Protocol):
     def run(self, work: Workload, tokens: int) -> Result: ...
 
 
-class Pairs:
-    """What is known of one peer at one workload."""
-
-    def __init__(self, side: Runs) -> None:
-        self.side = side
-        self.speeds: list[tuple[float, float]] = []
-        self.why: Result = {}
-
-    def tried(self, answer: Result) -> Result:
-        """The answer, noted where it is a reason not to go on."""
-        self.why = {key: answer[key] for key in ("refused", "failed") if key in answer}
-        return answer
-
-    def result(self, work: Workload) -> Result | None:
-        """None while there is nothing to say."""
-        found: Result = {"workload": work.name, "peer": self.side.peer, "peer_versions": self.side.versions}
-        if self.why:
-            return {**found, **self.why}
-        if not self.speeds:
-            return None
-        ratios = sorted(mine / theirs for mine, theirs in self.speeds)
-        return {
-            **found,
-            "ratio": statistics.median(ratios),
-            "ratio_min": ratios[0],
-            "ratio_max": ratios[-1],
-            "goal": work.goal if self.side.peer == "transformers" else None,
-            "tokens_per_second": statistics.median(mine for mine, _ in self.speeds),
-            "peer_tokens_per_second": statistics.median(theirs for _, theirs in self.speeds),
-            "runs": len(self.speeds),
-        }
-
-
 def compare(
     work: Workload,
     tokens: int,
@@ -88,62 +48,47 @@ def compare(
     runs: int,
     done: Callable[[Result], None],
 ) -> None:
-    """Calls `done` with a result for each of the others; also when it is interrupted, with the pairs that are
-    there. Raises RuntimeError where our own side fails."""
-    pairs = [Pairs(side) for side in others]
-    try:
-        speed(ours.run(work, WARM_TOKENS))
-        for pair in pairs:
-            pair.tried(pair.side.run(work, WARM_TOKENS))
-        for _ in range(runs):
-            able = [pair for pair in pairs if not pair.why]
-            mine = speed(ours.run(work, tokens)) if able else 0.0
-            for pair in able:
-                answer = pair.tried(pair.side.run(work, tokens))
-                if not pair.why:
-                    pair.speeds.append((mine, speed(answer)))
-    finally:
-        for result in filter(None, (pair.result(work) for pair in pairs)):
-            done(result)
+    """Calls `done` with a result for each of the others, as `in_turn` does, and raises as it does."""
+
+    def ask(side: Runs, count: int) -> Result:
+        return side.run(work, count)
+
+    def told(pair: Pairs) -> None:
+        goal = work.goal if pair.peer == "transformers" else None
+        done(pair.result(work, lambda answers: {**speeds(answers), "goal": goal}))
+
+    in_turn(ask, tokens, ours, others, runs, told)
+
+
+def speeds(answers: list[tuple[Result, Result]]) -> Result:
+    """Tokens a second, and ours over the peer's pair by pair."""
+    mine, theirs = zip(*((speed(own), speed(other)) for own, other in answers), strict=True)
+    return {
+        **ratios([a / b for a, b in zip(mine, theirs, strict=True)]),
+        "tokens_per_second": statistics.median(mine),
+        "peer_tokens_per_second": statistics.median(theirs),
+    }
 
 
 def speed(answer: Result) -> float:
     """Tokens a second."""
-    if "seconds" not in answer:
-        raise RuntimeError(f"{OURS}: {answer}")
     return float(answer["tokens"] / answer["seconds"])
 
 
 def said(result: Result) -> str:
     """A line of it."""
     head = f"{result['workload']:14s} {result['peer']:22s}"
-    if "refused" in result:
-        return f"{head} not possible: {result['refused']}"
-    if "failed" in result:
-        return f"{head} failed: {result['failed']}"
+    if why := unable(result):
+        return f"{head} {why}"
     goal = "" if result["goal"] is None else f", goal {result['goal']:g}x"
     return f"{head} {result['ratio']:5.2f}x ({result['ratio_min']:.2f} to {result['ratio_max']:.2f}){goal}"
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--peer", nargs="*", choices=PEERS, default=["transformers"])
-    parser.add_argument("--model", default=DEFAULT_MODEL, help="a folder, or the default model")
-    parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--workload", nargs="*", choices=[w.name for w in WORKLOADS])
-    parser.add_argument("--limit", type=float, default=600.0, help="seconds that a peer may take for one run")
-    parser.add_argument("--peers", type=Path, default=FOLDER, help="where the peers' environments are")
-    parser.add_argument("--record", type=Path)
-    return parser.parse_args()
-
-
 def main() -> None:
-    args = arguments()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    add_options(parser, WORKLOADS)
+    args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
-    model = str(ensure(SMOLLM2)) if args.model == DEFAULT_MODEL else args.model
     dtype = resolve_dtype(args.dtype)
     settings = {"dtype": dtype, "threads": args.threads, "tokens": args.tokens, "seed": SEED}
 
@@ -151,18 +96,7 @@ def main() -> None:
         record("throughput", {**settings, **result}, args.record)
         print(said(result), flush=True)
 
-    with ExitStack() as stack:
-
-        def started(peer: str) -> Side:
-            command = [python_of(peer, args.peers), "-m", "benchmarks.peers.serve"]
-            side = Side(peer, [*command, peer, model, dtype, str(args.threads)], args.limit)
-            stack.callback(side.close)
-            return side
-
-        ours = started(OURS)
-        if ours.ended:
-            raise SystemExit(f"{OURS}: {ours.ended}")
-        others = [started(peer) for peer in args.peer]
+    with started(args, dtype) as (ours, others):
         for work in WORKLOADS:
             if not args.workload or work.name in args.workload:
                 compare(work, args.tokens, ours, others, args.runs, done)

@@ -15,22 +15,24 @@ import ctranslate2
 from ctranslate2.converters import TransformersConverter
 from transformers import AutoTokenizer
 
+from benchmarks.peers.arrivals import Arrivals
 from benchmarks.peers.workloads import SEED, TEMPERATURE, TOP_P, Workload
 from benchmarks.prompts import passage
 
 BATCH = {"beam": 1, "sample": 1, "greedy": 4}
-"""Prompts decoded together."""
+"""Prompts decoded together, where a run does not choose."""
 
 
 class Peer:
-    def __init__(self, folder: str, dtype: str, threads: int) -> None:
+    def __init__(self, folder: str, dtype: str, threads: int, batch: int = 0) -> None:
+        """batch: prompts decoded together; 0 as usual."""
         if dtype not in ctranslate2.get_supported_compute_types("cpu"):
             raise NotImplementedError(f"no {dtype} on this CPU")
         self.tokenizer = AutoTokenizer.from_pretrained(folder)
         self._scratch = tempfile.TemporaryDirectory()
         self._target = str(Path(self._scratch.name) / "model")
         TransformersConverter(folder).convert(self._target, quantization=dtype)
-        self._dtype, self._threads, self._workers = dtype, threads, 0
+        self._dtype, self._threads, self._workers, self._batch = dtype, threads, 0, batch
 
     def run(self, work: Workload, tokens: int) -> list[int]:
         self._load(min(self._threads, len(work.lengths)))
@@ -51,13 +53,33 @@ class Peer:
             [self.tokenizer.convert_ids_to_tokens(p) for p in ids],
             max_length=tokens,
             min_length=tokens,
-            max_batch_size=BATCH[work.kind],
+            max_batch_size=self._batch or BATCH[work.kind],
             include_prompt_in_result=False,
             **options,
         )
         for result in found:
             self.tokenizer.batch_decode(result.sequences_ids)
         return [len(s) for result in found for s in result.sequences_ids]
+
+    def stream(self, work: Workload, tokens: int, arrivals: Arrivals) -> None:
+        """By its callback."""
+        self._load(1)
+        prompt = self.tokenizer.convert_ids_to_tokens(passage(self.tokenizer, work.lengths[0]))
+
+        def came(step: Any) -> bool:
+            self.tokenizer.decode([step.token_id])
+            arrivals.arrived()
+            return False
+
+        arrivals.asked()
+        self.generator.generate_batch(
+            [prompt],
+            beam_size=1,
+            max_length=tokens,
+            min_length=tokens,
+            include_prompt_in_result=False,
+            callback=came,
+        )
 
     def _load(self, workers: int) -> None:
         """With so many workers; where they are another number it happens in the warm-up."""

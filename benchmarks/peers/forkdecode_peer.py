@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarks.peers.arrivals import Arrivals
 from benchmarks.peers.workloads import SEED, TEMPERATURE, TOP_P, Workload
 from benchmarks.prompts import passage
-from forkdecode import LLM, Beam, Greedy, Sample
+from forkdecode import LLM, Beam, Delta, Greedy, Sample
 
 
 class Peer:
@@ -22,3 +23,11 @@ class Peer:
         }[work.kind]()
         results = self.llm.decode(prompts, strategy, max_tokens=tokens, ignore_eos=True)
         return [len(c.token_ids) for r in results for c in r.candidates]
+
+    def stream(self, work: Workload, tokens: int, arrivals: Arrivals) -> None:
+        """By the events of a stream, whose text is made as they are read."""
+        prompt = passage(self.llm.tokenizer, work.lengths[0])
+        arrivals.asked()
+        for event in self.llm.stream(prompt, Greedy(), max_tokens=tokens, ignore_eos=True):
+            if isinstance(event, Delta):
+                arrivals.arrived(len(event.token_ids))

@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.peers.workloads import Workload
+from benchmarks.peers.workloads import STREAM, Workload
 
 START_S = 1200.0
 
@@ -54,11 +54,18 @@ class Side:
 
     def run(self, work: Workload, tokens: int) -> dict[str, Any]:
         """ "seconds" and "tokens", or why there are none: "refused" or "failed"."""
+        return self._asked(f"{work.name} {tokens}")
+
+    def stream(self, work: Workload, tokens: int) -> dict[str, Any]:
+        """Of one greedy request "first_token", "between_tokens" and "seconds", or why there are none."""
+        return self._asked(f"{work.name} {tokens} {STREAM}")
+
+    def _asked(self, question: str) -> dict[str, Any]:
         if self.ended:
             return {"failed": self.ended}
         assert self._process.stdin is not None
         self._signal(signal.SIGCONT)
-        self._process.stdin.write(f"{work.name} {tokens}\n".encode())
+        self._process.stdin.write(f"{question}\n".encode())
         self._process.stdin.flush()
         answer = self._answer(self._limit_s)
         self._signal(signal.SIGSTOP)

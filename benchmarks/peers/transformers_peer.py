@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.generation.streamers import BaseStreamer
 
+from benchmarks.peers.arrivals import Arrivals
 from benchmarks.peers.workloads import SEED, TEMPERATURE, TOP_P, Workload
 from benchmarks.prompts import passage
 
@@ -41,3 +43,32 @@ class Peer:
             )
         self.tokenizer.batch_decode(out[:, longest:])
         return [out.shape[1] - longest] * len(out)
+
+    def stream(self, work: Workload, tokens: int, arrivals: Arrivals) -> None:
+        """By a streamer. Its own of text holds tokens back until a word is whole; this one does not."""
+        prompt = torch.tensor([passage(self.tokenizer, work.lengths[0])])
+        with torch.inference_mode():
+            arrivals.asked()
+            self.model.generate(
+                prompt,
+                attention_mask=torch.ones_like(prompt),
+                max_new_tokens=tokens,
+                pad_token_id=0,
+                do_sample=False,
+                streamer=Streamer(self.tokenizer, arrivals),
+            )
+
+
+class Streamer(BaseStreamer):
+    """Hears the prompt, then each token by itself."""
+
+    def __init__(self, tokenizer: Any, arrivals: Arrivals) -> None:
+        self._tokenizer, self._arrivals, self._heard_prompt = tokenizer, arrivals, False
+
+    def put(self, value: torch.Tensor) -> None:
+        if self._heard_prompt:
+            self._tokenizer.decode(value)
+            self._arrivals.arrived()
+        self._heard_prompt = True
+
+    def end(self) -> None: ...

@@ -16,6 +16,7 @@ os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 
+from benchmarks.peers.arrivals import Arrivals
 from benchmarks.peers.workloads import SEED, TEMPERATURE, TOP_P, Workload
 from benchmarks.prompts import passage
 
@@ -35,6 +36,7 @@ class Peer:
             model=folder, dtype=dtype, max_model_len=2048, disable_log_stats=True, seed=SEED, **cache
         )
         self.tokenizer = self.llm.get_tokenizer()
+        self._streamed = 0
 
     def run(self, work: Workload, tokens: int) -> list[int]:
         from vllm import SamplingParams
@@ -56,3 +58,20 @@ class Peer:
         )
         found = self.llm.generate(prompts, sampling, use_tqdm=False)
         return [len(output.token_ids) for result in found for output in result.outputs]
+
+    def stream(self, work: Workload, tokens: int, arrivals: Arrivals) -> None:
+        """By the steps of its engine, as its server reads them: tokens and text as they come."""
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        prompt = {"prompt_token_ids": passage(self.tokenizer, work.lengths[0])}
+        sampling = SamplingParams(
+            temperature=0.0, max_tokens=tokens, ignore_eos=True, output_kind=RequestOutputKind.DELTA
+        )
+        engine = self.llm.llm_engine
+        self._streamed += 1
+        arrivals.asked()
+        engine.add_request(f"stream-{self._streamed}", prompt, sampling)
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                arrivals.arrived(sum(len(part.token_ids) for part in output.outputs))

@@ -6,20 +6,24 @@ from dataclasses import dataclass
 
 MIXED = tuple(40 + 160 * i // 15 for i in range(16))
 TEMPERATURE, TOP_P = 0.8, 0.95
+TOKENS = 64
+"""New ones of each candidate, unless a run says otherwise."""
 SEED = 1
 """Of whoever draws: each side its own numbers from it."""
+STREAM = "stream"
+"""Said after a workload and its tokens: when do its tokens come?"""
 
 
 @dataclass(frozen=True)
 class Workload:
     """lengths: of the prompts, in tokens. kind: "beam", "sample" or "greedy", with `rows` candidates each.
-    goal: ours over transformers."""
+    goal: ours over transformers, of throughput."""
 
     name: str
     lengths: tuple[int, ...]
     kind: str
     rows: int
-    goal: float
+    goal: float | None = None
 
     @property
     def candidates(self) -> int:
@@ -39,3 +43,5 @@ WORKLOADS = (
     Workload("sample32x1000", (1000,), "sample", 32, 20.0),
     Workload("greedyx16", MIXED, "greedy", 1, 2.8),
 )
+ALONE = (Workload("greedy1x200", (200,), "greedy", 1), Workload("beam4x200", (200,), "beam", 4))
+"""One request with nothing beside it, for latency."""

@@ -133,15 +133,34 @@ def test_the_summary_has_what_there_are_records_for() -> None:
         {"trace": "alpaca", "kind": kind, "width": width, "saving": saving}
         for kind, width, saving in (("beam", 2, 0.36), ("beam", 32, 0.654), ("sample", 4, 0.1))
     ]
+    usual: Result = {"dtype": "float32", "tokens": 64}
     throughput: list[Result] = [
-        {"peer": "vllm", "ratio": 1.26},
-        {"peer": "vllm", "ratio": 0.94},
-        {"peer": "x", "refused": "why"},
+        usual | {"peer": "vllm", "ratio": 1.26},
+        usual | {"peer": "vllm", "ratio": 0.94},
+        usual | {"peer": "vllm", "ratio": 50.0, "tokens": 8},
+        usual | {"peer": "vllm_cached", "ratio": 3.0},
+        usual | {"peer": "vllm_cached:x=1", "ratio": 4.0},
+        usual | {"peer": "vllm", "ratio": 9.0, "dtype": "bfloat16"},
+        usual | {"peer": "x", "refused": "why"},
+    ]
+    beam = usual | {"workload": "beam4x200", "peer": "vllm"}
+    greedy = beam | {"workload": "greedy1x200", "first_token": {"ratio": 0.8}}
+    greedy["between_tokens"] = {"ratio": 2.0}
+    latency: list[Result] = [
+        greedy,
+        greedy | {"peer": "x", "first_token": {"ratio": 1.4}},
+        greedy | {"tokens": 8, "first_token": {"ratio": 7.0}},
+        beam | {"seconds": {"ratio": 3.0}},
+        beam | {"refused": "why"},
     ]
     results: dict[str, list[Result]] = {"memory": memory, "throughput": throughput, "parity": []}
+    results["latency"] = latency
     rows = cells(summary(results))
     assert [row[1] for row in rows] == [
-        "vllm: 0.9 to 1.3x", "Alpaca 36% to 65% (width 2 to 32)", "Alpaca 10% (width 4)",
+        "float32: vllm 0.9 to 1.3x, vllm cached 3.0x; bfloat16: vllm 9.0x",
+        "float32: greedy1x200 first token 0.8 to 1.4x, greedy1x200 each further token 2.0x, "
+        "beam4x200 last token 3.0x",
+        "Alpaca 36% to 65% (width 2 to 32)", "Alpaca 10% (width 4)",
     ]  # fmt: skip
     assert all(row[2].startswith("`python -m benchmarks.") for row in rows)
     assert spread([3, 1], "d") == "1 to 3"
@@ -198,6 +217,7 @@ def test_throughput_is_drawn_with_what_was_measured(tmp_path: Path) -> None:
     one: Result = {
         "workload": "greedyx16",
         "dtype": "float32",
+        "tokens": 64,
         "ratio": 0.9,
         "ratio_min": 0.8,
         "ratio_max": 1.1,
@@ -205,6 +225,8 @@ def test_throughput_is_drawn_with_what_was_measured(tmp_path: Path) -> None:
     results = [
         one | {"peer": "x", "goal": 2.0},
         one | {"peer": "y", "goal": None},
+        one | {"peer": "y", "goal": None, "tokens": 8},
+        one | {"peer": "y:x=1", "goal": None},
         {"peer": "z", "failed": ""},
     ]
     (drawn,) = plots({"throughput": results}, tmp_path)

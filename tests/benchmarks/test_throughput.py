@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import time
@@ -12,10 +13,12 @@ from typing import Any
 import pytest
 
 from benchmarks import report, throughput
-from benchmarks.peers import serve
+from benchmarks.pairs import WARM_TOKENS
+from benchmarks.peers import serve, started
+from benchmarks.peers.names import parsed, shown
 from benchmarks.peers.side import Side, own_environment
 from benchmarks.peers.workloads import SEED, WORKLOADS, Workload
-from benchmarks.throughput import WARM_TOKENS, compare, said
+from benchmarks.throughput import compare, said
 
 WORK = WORKLOADS[0]
 
@@ -97,7 +100,7 @@ def test_a_record_says_its_settings_and_its_seed(tmp_path: Path, monkeypatch: py
 
         def close(self) -> None: ...
 
-    monkeypatch.setattr(throughput, "Side", Started)
+    monkeypatch.setattr(started, "Side", Started)
     file = tmp_path / "throughput.jsonl"
     command = "throughput.py --model m --dtype float32 --threads 1 --tokens 25 --runs 1 --workload greedyx16"
     monkeypatch.setattr(sys, "argv", [*command.split(), "--record", str(file)])
@@ -110,6 +113,16 @@ def test_a_record_says_its_settings_and_its_seed(tmp_path: Path, monkeypatch: py
         25,
     )
     assert found["command"] == command
+
+
+def test_a_peer_can_be_named_with_options() -> None:
+    assert parsed("vllm_cached") == ("vllm_cached", {})
+    assert parsed("ctranslate2:batch=4,x=12") == ("ctranslate2", {"batch": 4, "x": 12})
+    assert shown("transformers_batching:requests=8,x=1") == "transformers batching (requests 8, x 1)"
+    assert started.peer("ctranslate2:batch=4") == "ctranslate2:batch=4"
+    for wrong, why in (("llama", "'llama' is not one of transformers, "), ("vllm:x=-1", "'x=-1' is not")):
+        with pytest.raises(argparse.ArgumentTypeError, match=why):
+            started.peer(wrong)
 
 
 def test_our_own_failure_is_an_error() -> None:
@@ -219,17 +232,19 @@ def test_the_table_has_spread_losses_refusals_and_dtypes() -> None:
         result("transformers_batching", refused="no beam search"),
         result("vllm_cached", failed="no answer in 600 s"),
         result("transformers", "bfloat16", **ratio(4.5, 4.0, 5.0, 4.0)),
+        result("ctranslate2:batch=4", **ratio(5.0, 5.0, 5.0, None, runs=1)),
     ]
     lines = report.filled("<!-- table: throughput -->\n<!-- end -->", {"throughput": results}).splitlines()
-    assert lines[4:10] == [
+    assert lines[4:11] == [
         "| beam4x16 | bfloat16 | 64 | transformers | 4.50x | 4.00 to 5.00 | 2 | 4x | 123 | 5.7 |",
         "| beam4x16 | float32 | 64 | transformers | 3.00x | 2.50 to 3.50 | 2 | 4x | 123 | 5.7 |",
         "| beam4x16 | float32 | 64 | ctranslate2 | **0.80x** | one pair | 1 |  | 123 | 5.7 |",
         "| beam4x16 | float32 | 64 | transformers batching | no beam search |  |  |  |  |  |",
         "| beam4x16 | float32 | 64 | vllm cached | failed: no answer in 600 s |  |  |  |  |  |",
+        "| beam4x16 | float32 | 64 | ctranslate2 (batch 4) | 5.00x | one pair | 1 |  | 123 | 5.7 |",
         "",
     ]
-    assert lines[10] == (
+    assert lines[11] == (
         "We are slower in: beam4x16, float32, ctranslate2 (0.80x). "
         "Below the goal: beam4x16, float32, transformers (3.00x of 4x)."
     )
