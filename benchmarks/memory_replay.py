@@ -73,7 +73,7 @@ def ideal_tokens(decoded: Decoded) -> I64:
 
 def contiguous_tokens(decoded: Decoded, *, reserved: bool) -> I64:
     """[steps] Tokens that beams with a contiguous cache each hold while each step runs, all of them from
-    the prompt on; with `reserved` as much as they will ever need."""
+    the prompt on; with `reserved` as much as they will ever need. The last token is never computed."""
     width = max(map(len, decoded.parents))
     steps = np.arange(len(decoded.parents))
-    return width * (decoded.prompt_len + (np.full_like(steps, len(steps)) if reserved else steps + 1))
+    return width * (decoded.prompt_len + (np.full_like(steps, steps[-1]) if reserved else steps))

@@ -24,8 +24,8 @@ Result = dict[str, Any]
 
 
 def memory(results: list[Result]) -> str:
-    head = ["trace", "kind", "width or n", "requests", "saving", "paper, 2 to 6", "blocks / ideal", "waste"]
-    head += ["copies a token", "KB copied a token", "contiguous / ours", "reserved / ours"]
+    head = ["trace", "kind", "width or n", "requests", "pairing", "saving", "paper, 2 to 6", "blocks / ideal"]
+    head += ["waste", "copies a token", "KB copied a token", "contiguous / ours", "reserved / ours"]
     return table(head, map(memory_row, in_order(results)))
 
 
@@ -36,10 +36,24 @@ def in_order(results: list[Result]) -> list[Result]:
 
 def memory_row(r: Result) -> list[str]:
     paper = "{} to {} %".format(*r["paper"]) if r["paper"] else ""
-    shown = [NAMES[r["trace"]], r["kind"], str(r["width"]), str(r["requests"]), f"{r['saving']:.1%}", paper]
-    shown += [f"{r['blocks_over_ideal']:.2f}", f"{r['waste']:.1%}", f"{r['copies_per_token']:.3f}"]
+    shown = [NAMES[r["trace"]], r["kind"], str(r["width"]), f"{r['requests']:,}", f"{r['pairing']:.2f}"]
+    shown += [f"{r['saving']:.1%}", paper, f"{r['blocks_over_ideal']:.2f}", f"{r['waste']:.1%}"]
+    shown += [f"{r['copies_per_token']:.3f}"]
     shown += [f"{r['copied_bytes_per_token'] / 1e3:.0f}", f"{r['contiguous_over_ours']:.2f}"]
     return [*shown, f"{r['reserved_over_ours']:.2f}"]
+
+
+def memory_samples(results: list[Result]) -> str:
+    """By how much the outputs vary, for samples that were counted without a model."""
+    own = [r for r in in_order(results) if "saving_by_variation" in r and r["paper"]]
+    variations = own[0]["saving_by_variation"] if own else ()
+    head = ["trace", "samples", *(f"variation {v}" for v in variations), "paper, 2 to 6"]
+    return table(head, map(samples_row, own))
+
+
+def samples_row(r: Result) -> list[str]:
+    savings = [f"{s:.1%}" for s in r["saving_by_variation"].values()]
+    return [NAMES[r["trace"]], str(r["width"]), *savings, "{} to {} %".format(*r["paper"])]
 
 
 def memory_blocks(results: list[Result]) -> str:
@@ -63,31 +77,24 @@ def memory_blocks(results: list[Result]) -> str:
 
 
 def memory_transformers(results: list[Result]) -> str:
-    head = [
-        "beam width",
-        "ours, peak of blocks",
-        "transformers' cache",
-        "its peak in the process",
-        "cache / ours",
-    ]
-    return table(
-        head,
-        (
-            [
-                str(r["width"]),
-                f"{r['ours_peak_bytes'] / 1e6:.0f} MB",
-                f"{r['transformers_cache_bytes'] / 1e6:.0f} MB",
-                f"{r['transformers_peak_bytes'] / 1e6:.0f} MB",
-                f"{r['transformers_cache_bytes'] / r['ours_peak_bytes']:.2f}",
-            ]
-            for r in sorted(results, key=lambda r: int(r["width"]))
-        ),
-    )
+    head = ["beam width", "ours, peak of blocks", "peak in the process", "transformers' cache"]
+    head += ["peak in the process", "cache / blocks", "peak / peak"]
+    return table(head, map(transformers_row, sorted(results, key=lambda r: int(r["width"]))))
+
+
+def transformers_row(r: Result) -> list[str]:
+    """Records of before our process was measured have its blocks alone."""
+    ours = [r["ours_peak_bytes"], r.get("ours_process_peak_bytes")]
+    theirs = [r["transformers_cache_bytes"], r["transformers_peak_bytes"]]
+    shown = [f"{size / 1e6:.0f} MB" if size else "" for size in (*ours, *theirs)]
+    ratios = [f"{size / own:.2f}" if own else "" for size, own in zip(theirs, ours, strict=True)]
+    return [str(r["width"]), *shown, *ratios]
 
 
 TABLES: dict[str, tuple[str, Callable[[list[Result]], str]]] = {
     "parity": ("parity", parity),
     "memory": ("memory", memory),
+    "memory_samples": ("memory", memory_samples),
     "memory_blocks": ("memory", memory_blocks),
     "memory_transformers": ("memory_transformers", memory_transformers),
     "growth": ("growth", growth),

@@ -22,8 +22,9 @@ def memory_record(width: int, saving: float) -> dict[str, Any]:
     return {
         "benchmark": "memory",
         "result": {
-            "model": "m", "trace": "alpaca", "kind": "beam", "width": width, "requests": 3, "saving": saving,
-            "paper": [37.6, 55.2], "blocks_over_ideal": 1.5, "waste": 0.1, "copies_per_token": 0.25,
+            "model": "m", "trace": "alpaca", "kind": "beam", "width": width, "requests": 3, "pairing": 1.0,
+            "saving": saving, "paper": [37.6, 55.2], "blocks_over_ideal": 1.5, "waste": 0.1,
+            "copies_per_token": 0.25,
             "copied_bytes_per_token": 1500.0, "contiguous_over_ours": 1.75, "reserved_over_ours": 2.25,
             "block_sizes": {"16": size},
         },
@@ -65,7 +66,7 @@ def test_tables_stand_between_their_marks(
     assert "Kept." in text
     rows = [line for line in text.splitlines() if line.startswith("| Alpaca")]
     assert rows[1] == (
-        "| Alpaca | beam | 4 | 3 | 50.0% | 37.6 to 55.2 % | 1.50 | 10.0% | 0.250 | 2 | 1.75 | 2.25 |"
+        "| Alpaca | beam | 4 | 3 | 1.00 | 50.0% | 37.6 to 55.2 % | 1.50 | 10.0% | 0.250 | 2 | 1.75 | 2.25 |"
     )
     assert len(rows) == 2
     assert "No record yet." in text

@@ -11,7 +11,7 @@ from benchmarks import report_serving
 from benchmarks.report_growth import growth_model
 from benchmarks.report_layout import spread
 from benchmarks.report_summary import parity, summary
-from benchmarks.report_tables import in_order
+from benchmarks.report_tables import in_order, memory_samples, memory_transformers
 
 Result = dict[str, Any]
 
@@ -115,6 +115,24 @@ def test_memory_is_in_the_same_order_whatever_was_measured_last() -> None:
     results = [{"trace": trace, "kind": kind, "width": width} for trace, kind, width in keys]
     found = [(r["trace"], r["kind"], r["width"]) for r in in_order(results)]
     assert found == [keys[2], keys[1], keys[3], keys[0]]
+
+
+def test_samples_are_told_by_variation_where_they_were_counted_so() -> None:
+    decoded = {"trace": "sharegpt", "kind": "sample", "width": 2, "paper": [16.2, 30.5]}
+    row = decoded | {"saving_by_variation": {"0.6": 0.19, "1.2": 0.129}}
+    found = memory_samples([decoded, row, row | {"width": 8, "paper": None}])
+    assert found.splitlines()[0] == "| trace | samples | variation 0.6 | variation 1.2 | paper, 2 to 6 |"
+    assert cells(found) == [["ShareGPT", "2", "19.0%", "12.9%", "16.2 to 30.5 %"]]
+
+
+def test_both_processes_peaks_are_told_where_both_were_measured() -> None:
+    theirs = {"transformers_cache_bytes": 90_000_000, "transformers_peak_bytes": 120_000_000}
+    before = {"width": 4, "ours_peak_bytes": 60_000_000, **theirs}
+    since = before | {"width": 2, "ours_process_peak_bytes": 80_000_000}
+    assert cells(memory_transformers([before, since])) == [
+        ["2", "60 MB", "80 MB", "90 MB", "120 MB", "1.50", "1.50"],
+        ["4", "60 MB", "", "90 MB", "120 MB", "1.50", ""],
+    ]
 
 
 def test_parity_is_told_by_part() -> None:
