@@ -9,16 +9,14 @@ from typing import Any
 from benchmarks.memory_trace import PAPER
 from benchmarks.plot_growth import growth, growth_model
 from benchmarks.plot_latency import latency
+from benchmarks.plot_simulate import plot_name, simulated
 from benchmarks.plot_throughput import throughput
 from benchmarks.report_growth import MODEL_PLOT
 from benchmarks.report_layout import NAMES
 from benchmarks.report_serving import LATENCY_PLOT
-from benchmarks.report_simulate import SYSTEM_NAMES, counted, load_key, simulations, title
+from benchmarks.report_simulate import simulations
 
 Result = dict[str, Any]
-COLOURS = {"forest": "C0", "paged": "C1", "unshared": "C2", "exact": "C4", "contiguous": "C3"}
-DASHES = {"paged": (0, (4, 2)), "exact": (0, (1, 1.5))}
-"""Of systems whose lines often lie on those of others."""
 
 
 def plots(results: dict[str, list[Result]], folder: Path) -> list[Path]:
@@ -35,15 +33,8 @@ def plots(results: dict[str, list[Result]], folder: Path) -> list[Path]:
             figure = draw(results[benchmark])
             drawn.append(_save(figure, folder / f"{name}.svg"))
     for key, own in simulations(results.get("simulate", [])):
-        if len({r["rate"] for r in own}) > 1:
-            drawn.append(_save(goodput(own), folder / f"{plot_name(key)}.svg"))
+        drawn.append(_save(simulated(own), folder / f"{plot_name(key, own)}.svg"))
     return drawn
-
-
-def plot_name(key: tuple[Any, ...]) -> str:
-    model, accelerator, devices, trace, kind, width, count = key
-    steady = "" if count else "-steady"
-    return f"goodput-{model}-{devices}x{accelerator}-{trace}-{kind}{width}{steady}"
 
 
 def _save(figure: Any, path: Path) -> Path:
@@ -117,36 +108,6 @@ def curve(results: list[Result]) -> Any:
         axis.set(xlabel="step", ylabel="blocks of 16 tokens", title=name)
         axis.set_ylim(0)
         axis.legend()
-    return figure
-
-
-def goodput(results: list[Result]) -> Any:
-    """By arrival rate, a line a system: requests served, those within the target, memory."""
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, 3, figsize=(13, 4))
-    for system in SYSTEM_NAMES:
-        own = sorted((r for r in results if r["system"] == system), key=lambda r: r["rate"])
-        if not own:
-            continue
-        rates = [r["rate"] for r in own]
-        look = {"color": COLOURS[system], "label": system, "alpha": 0.8, "linestyle": DASHES.get(system, "-")}
-        long = [(r["rate"], r["requests_per_second"]) for r in own if counted(r)]
-        axes[0].plot([rate for rate, _ in long], [done for _, done in long], marker="o", **look)
-        axes[1].plot(rates, [100 * r["met"] for r in own], marker="o", **look)
-        axes[2].plot(rates, [100 * r["pool_use"] for r in own], marker="o", **look)
-    first = results[0]
-    target = f"first token in {first['first_target']:g} s, others in {1e3 * first['token_target']:g} ms"
-    axes[0].set(ylabel="requests served a second", title="throughput")
-    axes[1].set(ylabel="requests within target, %", title=target)
-    axes[2].set(ylabel="KV blocks in use, % on average", title="memory")
-    for axis in axes:
-        axis.set(xlabel="arrivals a second")
-        axis.set_ylim(0)
-    figure.legend(
-        *axes[1].get_legend_handles_labels(), loc="upper right", ncols=len(SYSTEM_NAMES), fontsize=9
-    )
-    figure.suptitle(title(load_key(first)), x=0.02, ha="left")
     return figure
 
 

@@ -7,24 +7,35 @@ from typing import Any
 from benchmarks.report_layout import NAMES, table
 
 Result = dict[str, Any]
-LOAD_KEYS = ("model", "accelerator", "devices", "trace", "kind", "width", "count")
-SYSTEM_NAMES = ("forest", "paged", "unshared", "exact", "contiguous")
+LOAD_KEYS = ("model", "accelerator", "devices", "trace", "kind", "width", "count", "host_us")
+SYSTEM_NAMES = ("forest", "paged", "copied", "unshared", "exact", "contiguous")
 ATTAINED = 0.9
 FEW = 6
 LONG = 0.5
 """Of a steady load's seconds: what is served is counted where it was not given up sooner."""
+QUEUE, EXCESS = 20, 0.04
+"""A load is more than a system can do where at least so many more wait at the end, and such a part of what
+arrives is not served."""
+PAIRS = (
+    ("forest", "unshared"),
+    ("copied", "unshared"),
+    ("paged", "copied"),
+    ("forest", "paged"),
+    ("forest", "contiguous"),
+)
 
 
 def load_key(r: Result) -> tuple[Any, ...]:
-    return tuple(r[k] for k in LOAD_KEYS)
+    return tuple(r.get(k) for k in LOAD_KEYS)
 
 
 def title(key: tuple[Any, ...]) -> str:
-    model, accelerator, devices, trace, kind, width, count = key
+    model, accelerator, devices, trace, kind, width, count, host = key
     what = f"beam {width}" if kind == "beam" else "1 sample" if width == 1 else f"{width} samples"
     # A load that lasts as long at each rate has no count of its own.
     many = f"{count:,} requests" if count else "steady"
-    return f"{model} on {devices} x {accelerator}, {NAMES.get(trace, trace)}, {what}, {many}"
+    clock = ", with the host's time" if host else ""
+    return f"{model} on {devices} x {accelerator}, {NAMES.get(trace, trace)}, {what}, {many}{clock}"
 
 
 def simulations(results: list[Result]) -> list[tuple[tuple[Any, ...], list[Result]]]:
@@ -81,27 +92,51 @@ def counted(r: Result) -> bool:
     return bool(r["count"]) or bool(r["window_seconds"] >= LONG * r["load_seconds"])
 
 
-def most_served(results: list[Result]) -> dict[tuple[Any, ...], dict[str, float]]:
-    """Of steady loads the most requests a second that each system served at any rate."""
+def overloaded(r: Result) -> bool:
+    """Whether more arrived than the system could serve, so that what was served is all that it can."""
+    before, after = r["waiting"]
+    queue = after - before >= max(QUEUE, EXCESS * r["rate"] * r["window_seconds"])
+    return bool(queue and r["requests_per_second"] <= (1 - EXCESS) * r["rate"])
+
+
+def most_served(results: list[Result], every: bool = False) -> dict[tuple[Any, ...], dict[str, float]]:
+    """Of steady loads the most requests a second that each system served when more arrived; every: at any
+    rate, of which it is known only that it can do as much."""
     found: dict[tuple[Any, ...], dict[str, float]] = {}
     for r in results:
-        if not r["count"] and counted(r):
+        if not r["count"] and counted(r) and (every or overloaded(r)):
             most = found.setdefault(load_key(r), {})
             most[r["system"]] = max(most.get(r["system"], 0.0), r["requests_per_second"])
     return found
 
 
 def served(results: list[Result]) -> str:
-    """The same, and the ratios of systems."""
-    rows = []
-    for key, most in most_served(results).items():
-        if len(most) > 1:
-            shown = [f"{most[system]:.3g}" if system in most else "" for system in SYSTEM_NAMES]
-            pairs = (("paged", "unshared"), ("forest", "paged"), ("forest", "contiguous"))
-            ratios = [f"{most[a] / most[b]:.2f}x" if a in most and b in most else "" for a, b in pairs]
+    """The same, and the ratios of systems: of those alone that had more than they could do."""
+    rows, full = [], most_served(results)
+    for key, known in most_served(results, every=True).items():
+        most = full.get(key, {})
+        if len(known) > 1:
+            shown = [
+                f"{most[s]:.3g}" if s in most else f"{known[s]:.3g} or more" if s in known else ""
+                for s in SYSTEM_NAMES
+            ]
+            ratios = [f"{most[a] / most[b]:.2f}x" if {a, b} <= most.keys() else "" for a, b in PAIRS]
             rows.append([title(key), *shown, *ratios])
-    head = ["load", *SYSTEM_NAMES, "paged / unshared", "forest / paged", "forest / contiguous"]
-    return table(head, rows)
+    return table(["load", *SYSTEM_NAMES, *(f"{a} / {b}" for a, b in PAIRS)], rows)
+
+
+def capacity(results: list[Result]) -> str:
+    """What is served with sharing, and over what is without; without the host's time and then with it."""
+    by_load: dict[tuple[Any, ...], list[str]] = {}
+    for key, most in sorted(most_served(results).items(), key=lambda pair: pair[0][-1] or ""):
+        if {"forest", "unshared"} <= most.keys():
+            clock = " with the host's time" if key[-1] else ""
+            told = f"{most['forest']:.3g}/s, {most['forest'] / most['unshared']:.2f}x{clock}"
+            by_load.setdefault(key[:-1], []).append(told)
+    return ". ".join(
+        f"{model} on {devices} x {accelerator}, {kind} {width}: {'; '.join(parts)}"
+        for (model, accelerator, devices, _, kind, width, _), parts in by_load.items()
+    )
 
 
 def attained(results: list[Result]) -> dict[tuple[Any, ...], dict[str, float]]:
@@ -112,6 +147,16 @@ def attained(results: list[Result]) -> dict[tuple[Any, ...], dict[str, float]]:
         if r["rate"] and r["met"] >= ATTAINED:
             best = found.setdefault(load_key(r), {})
             best[r["system"]] = max(best.get(r["system"], 0.0), r["rate"])
+    return found
+
+
+def limits(results: list[Result]) -> dict[tuple[Any, ...], dict[str, tuple[float, float | None]]]:
+    """The same, and the lowest rate above it that was simulated and is not carried; None without one."""
+    found: dict[tuple[Any, ...], dict[str, tuple[float, float | None]]] = {}
+    for key, best in attained(results).items():
+        for system, rate in best.items():
+            own = (r["rate"] for r in results if load_key(r) == key and r["system"] == system)
+            found.setdefault(key, {})[system] = rate, min((x for x in own if x > rate), default=None)
     return found
 
 
@@ -133,7 +178,7 @@ def calibration(results: list[Result]) -> str:
     """Real steps beside the roofline's, and what is left when its mean error is taken off."""
     r = results[-1]
     mean = r["mean_ratio"]
-    head = ["workload", "rows", "measured, ms", "predicted, ms", "measured / predicted"]
+    head = ["workload", "tokens a step", "measured, ms", "predicted, ms", "measured / predicted"]
     head += ["predicted x mean ratio, ms", "error"]
     rows = (
         [

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks import report_catalogue, report_latency, report_throughput
 from benchmarks.report_layout import spread, table
-from benchmarks.report_simulate import most_served
+from benchmarks.report_simulate import capacity
 
 Result = dict[str, Any]
 Say = Callable[[list[Result]], str]
@@ -169,16 +169,6 @@ def said_tree(results: list[Result]) -> str:
     return "; ".join([saved, *(f"{r['side']}: {r['ratio']:.1f}x the tree's time" for r in results)])
 
 
-def said_capacity(results: list[Result]) -> str:
-    """Of steady loads that were simulated with sharing and without."""
-    told = [
-        f"{key[0]} on {key[2]} x {key[1]}, {key[4]} {key[5]}: {most['forest'] / most['unshared']:.2f}x"
-        for key, most in most_served(results).items()
-        if {"forest", "unshared"} <= most.keys()
-    ]
-    return "; ".join(told)
-
-
 def said_hostile(results: list[Result]) -> str:
     requests, faults = sum(r["requests"] for r in results), sum(len(r["faults"]) for r in results)
     commands = sum(sum(codes.values()) for r in results for codes in r["sessions"]["outcomes"].values())
@@ -202,7 +192,7 @@ CLAIMS: tuple[tuple[str, str, Say, str], ...] = (
     ("growth of a step's time, exponents", "growth_model", said_exponents("step_ms"), GROWTH_MODEL),
     ("latency of the service", "serving_latency", said_latency, "serving latency"),
     ("throughput of the service over in process", "serving_overhead", said_overhead, "serving overhead"),
-    ("requests served with sharing over without, simulated", "simulate", said_capacity, "simulate"),
+    ("requests served, and over those without sharing, simulated", "simulate", capacity, "simulate"),
     ("a server under faults of every kind", "serving_soak", said_soak, "serving soak"),
     ("a server whose engine is killed", "serving_kill", said_kill, "serving kill"),
     ("messages that nobody should send", "hostile", said_hostile, "hostile --spawn"),

@@ -3,23 +3,29 @@ but the model is real.
 
     python -m benchmarks.simulate [--model 8b] [--accelerator h200] [--devices 1] [--trace sharegpt]
         [--kind beam] [--width 8] [--system forest paged ...] [--rate R ...] [--count N]
-        [--seconds S [--find]] [--record FILE] [--checkpoint FILE]
+        [--seconds S [--find | --overload]] [--host-us STEP GROUP REQUEST] [--record FILE]
+        [--checkpoint FILE]
 
 The scheduler, the block pool, the strategies and the forest plan are the engine's own. The model is a fake
 (simulate_model.py) whose beams share as much as a real model's (--sharpness, see docs/performance.md);
 a step takes what a roofline of the accelerator says (simulate_cost.py). Requests of the trace's lengths
 arrive at each rate, at random (Poisson); rate 0 is all at once. --seconds keeps them coming for as long at
 each rate, and the first quarter counts for nothing: a steady load, given up where it is not carried. --find
-looks for the highest rate that is, from the first --rate on. Only requests that run are in memory, so a
-million can be simulated. Systems:
+looks for the highest rate that is, from the first --rate on. --overload gives nothing up before the last
+request has arrived: what is then served of more than is carried is what a system can do. Only requests that
+run are in memory, so a million can be simulated. Systems:
 
     forest       blocks are shared, and attention reads a shared block once for all its rows
     paged        blocks are shared, attention reads every row's whole context
-    unshared     blocks, but each row has its own; a beam's row that leaves its parent's place copies it all
+    copied       blocks, but each row has its own: one row reads the prompt, and the others copy what that
+                 stored; a beam's row that leaves its parent's place copies it all
+    unshared     the same, and each row reads the prompt
     exact        unshared, and a row's memory is reserved at arrival, by what it will turn out to need
     contiguous   the same with --max-len tokens for each, and all rows are copied when beams move
 
-The host's time is not in the simulated clock; it is measured and reported beside (host_ms_a_step).
+The host's time is not in the simulated clock; it is measured and reported beside (host_ms_a_step). With
+--host-us it is: so many microseconds a step, a group whose rows decode in it, and a request, in which the
+devices wait.
 """
 
 from __future__ import annotations
@@ -33,7 +39,7 @@ from typing import Any
 
 from benchmarks.memory_trace import TRACES, Trace
 from benchmarks.record import record
-from benchmarks.simulate_cost import ACCELERATORS, MODELS, CostModel
+from benchmarks.simulate_cost import ACCELERATORS, MODELS, CostModel, Host
 from benchmarks.simulate_load import SYSTEMS, Load
 from benchmarks.simulate_run import Simulation
 from benchmarks.simulate_search import limit
@@ -63,8 +69,10 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
         "memory_share",
     )
     found = {n: getattr(args, n) for n in (*names, "max_len", "first_target", "token_target", "stride")}
+    # A load whose clock has the host's time is told of apart from the same without it.
+    host = {"host_us": "/".join(f"{us:g}" for us in args.host_us)} if args.host_us else {}
     # 0 for a load that lasts as long at each rate: so its rates are told of together.
-    return found | {"count": 0 if args.seconds else args.count, "load_seconds": args.seconds}
+    return found | host | {"count": 0 if args.seconds else args.count, "load_seconds": args.seconds}
 
 
 def made(args: argparse.Namespace, system: str, rate: float) -> Simulation:
@@ -78,6 +86,7 @@ def made(args: argparse.Namespace, system: str, rate: float) -> Simulation:
         target=Target(args.first_target, args.token_target),
         max_len=args.max_len,
         stride=args.stride,
+        host=Host(*(us / 1e6 for us in args.host_us or ())),
     )
 
 
@@ -96,7 +105,8 @@ def result(args: argparse.Namespace, simulation: Simulation) -> dict[str, Any]:
 
 
 def simulate(args: argparse.Namespace, system: str, rate: float) -> dict[str, Any]:
-    """One rate. With --seconds it is given up once too many have missed their target: it is not carried."""
+    """One rate. With --seconds it is given up once too many have missed their target: it is not carried; with
+    --overload, once the last has arrived."""
     simulation = made(args, system, rate)
     allowed = missable(simulation.load.count) if args.seconds else simulation.load.count
     watch = Progress(args.checkpoint, args) if args.checkpoint else None
@@ -104,7 +114,7 @@ def simulate(args: argparse.Namespace, system: str, rate: float) -> dict[str, An
     def tell(running: Simulation) -> bool:
         if watch:
             watch.look(running)
-        return running.missed <= allowed
+        return bool(running.now <= running.arrivals[-1]) if args.overload else running.missed <= allowed
 
     found = result(args, simulation.run(tell))
     if found["left"]:
@@ -165,6 +175,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=1000, help="requests")
     parser.add_argument("--seconds", type=float, help="of arrivals, at each rate, instead of --count")
     parser.add_argument("--find", action="store_true", help="bisect between rates, from the first --rate on")
+    parser.add_argument("--overload", action="store_true", help="until the last has arrived, however late")
     parser.add_argument("--precision", type=float, default=0.03, help="of --find, relative")
     parser.add_argument("--checkpoint", type=Path, help="what is known so far goes here, once a minute")
     parser.add_argument("--seed", type=int, default=0)
@@ -173,6 +184,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--stride", type=int, default=8, help="steps between two plans of the forest")
     parser.add_argument("--first-target", type=float, default=2.0, help="seconds to the first token")
     parser.add_argument("--token-target", type=float, default=0.05, help="seconds a token after it")
+    parser.add_argument("--host-us", nargs=3, type=float, metavar=("STEP", "GROUP", "REQUEST"))
     parser.add_argument("--record", type=Path)
     return parser.parse_args(arguments)
 
@@ -181,6 +193,8 @@ def main() -> None:
     args = parse()
     if args.find and not (args.seconds and args.rate[0] > 0):
         raise SystemExit("--find needs --seconds and a --rate above 0 to begin with")
+    if args.overload and (args.find or not (args.seconds and min(args.rate) > 0)):
+        raise SystemExit("--overload needs --seconds and each --rate above 0, and no --find")
     for system in args.system:
         if args.find:
             find(args, system)

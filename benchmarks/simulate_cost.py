@@ -2,12 +2,15 @@
 
 A part takes as long as its bytes at the memory's bandwidth or its FLOPs at the arithmetic's speed,
 whichever is longer (Williams, Waterman and Patterson 2009); parts follow each other. Nothing is added for
-launches or for the host, whose time the simulator measures and reports beside.
+launches, and for the host only what is asked for (`Host`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+
+from forkdecode.step import QuerySegment
 
 PART_BYTES = 4 * 2
 """Of a value of attention's partial results: float32, once out and once in."""
@@ -18,7 +21,8 @@ LOGIT_BYTES = 4 * 2
 @dataclass(frozen=True)
 class Accelerator:
     """Of one device: bandwidth and link in bytes/s, flops in dense bfloat16 FLOP/s, memory in bytes.
-    link: to each other device, per direction. latency: seconds of one all-reduce of few bytes."""
+    link: to each other device, per direction. latency: seconds of one all-reduce of few bytes. processors:
+    the forest plan splits long nodes until so many are busy."""
 
     name: str
     bandwidth: float
@@ -26,6 +30,7 @@ class Accelerator:
     memory: float
     link: float
     latency: float
+    processors: int = 132
 
 
 ACCELERATORS = {
@@ -33,7 +38,7 @@ ACCELERATORS = {
     # copies and matrix products reach of that: 4.3 TB/s and 790 TFLOP/s (90 % and 80 %). Latency: assumed.
     "h200": Accelerator("h200", 4.3e12, 790e12, 141e9, 450e9, 10e-6),
     # What the PagedAttention paper ran OPT-13B on: 1.555 TB/s, 312 TFLOP/s, 40 GB; the same shares of it.
-    "a100-40gb": Accelerator("a100-40gb", 1.4e12, 250e12, 40e9, 300e9, 10e-6),
+    "a100-40gb": Accelerator("a100-40gb", 1.4e12, 250e12, 40e9, 300e9, 10e-6, processors=108),
 }
 
 
@@ -96,6 +101,37 @@ class StepWork:
     parts: float = 0
     copied_tokens: float = 0
 
+    def __add__(self, other: StepWork) -> StepWork:
+        return StepWork(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def __mul__(self, times: float) -> StepWork:
+        return StepWork(*(getattr(self, f.name) * times for f in fields(self)))
+
+
+def prompt_work(segments: Sequence[QuerySegment]) -> StepWork:
+    """Of prompts that one row reads, without logits. A tile of queries reads all that stands before it; tiles
+    are long, so that reads stay behind FLOPs."""
+    return StepWork(
+        tokens=sum(s.token_count for s in segments),
+        rows=0,
+        read_tokens=sum(s.position + s.token_count for s in segments),
+        row_tokens=sum(s.token_count * (2 * s.position + s.token_count + 1) // 2 for s in segments),
+    )
+
+
+@dataclass(frozen=True)
+class Host:
+    """Seconds of the host in which the devices wait: a step, a group whose rows decode in it, and a request
+    (its first and last step together)."""
+
+    step: float = 0.0
+    group: float = 0.0
+    request: float = 0.0
+
+    def seconds(self, groups: int, begun: int) -> float:
+        """Of one step. begun: requests that get their first token in it."""
+        return self.step + self.group * groups + self.request * begun
+
 
 @dataclass(frozen=True)
 class StepTime:
@@ -107,10 +143,11 @@ class StepTime:
     selection: float = 0.0
     copies: float = 0.0
     links: float = 0.0
+    host: float = 0.0
 
     @property
     def total(self) -> float:
-        return self.layers + self.attention + self.head + self.selection + self.copies + self.links
+        return float(sum(getattr(self, f.name) for f in fields(self)))
 
     def __add__(self, other: StepTime) -> StepTime:
         return StepTime(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))

@@ -17,7 +17,8 @@ class System:
     contiguous cache that each row holds from its arrival on ("max": max_len, "exact": what it will
     need), None for blocks as they are filled. copies: of a beam's rows that move, "blocks" for
     copy-on-write, "forked" for the whole context of each row that leaves its parent's place, "all"
-    for every row's context each step (as transformers reorders its cache).
+    for every row's context each step (as transformers reorders its cache). prompt_once: of rows that
+    share nothing one reads the prompt and the others copy what it stored; else each reads it.
     """
 
     name: str
@@ -25,6 +26,7 @@ class System:
     forest: bool
     copies: str
     reserve: str | None = None
+    prompt_once: bool = False
 
 
 SYSTEMS = {
@@ -32,6 +34,7 @@ SYSTEMS = {
     for s in (
         System("forest", shared=True, forest=True, copies="blocks"),
         System("paged", shared=True, forest=False, copies="blocks"),
+        System("copied", shared=False, forest=False, copies="forked", prompt_once=True),
         System("unshared", shared=False, forest=False, copies="forked"),
         System("exact", shared=False, forest=False, copies="forked", reserve="exact"),
         System("contiguous", shared=False, forest=False, copies="all", reserve="max"),

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from benchmarks.simulate_cost import CostModel, StepTime, StepWork
+from benchmarks.simulate_cost import CostModel, Host, StepTime, StepWork, prompt_work
 from benchmarks.simulate_load import Load, System
 from benchmarks.simulate_model import FakeModel, forked_share
 from benchmarks.simulate_served import Served, Target
@@ -25,8 +26,6 @@ from forkdecode.types import Beam, Greedy, Options, Sample, Strategy
 
 BLOCK_SIZE = 16
 STEP_TOKENS, PREFILL_TOKENS = 8192, 2048
-PROCESSORS = 132
-"""Of an H200: the forest plan splits long nodes until these are busy."""
 GREEDY, NO_PROCESSORS, NO_IDS = Greedy(), ProcessorSpec(), np.empty(0, np.int64)
 
 
@@ -44,11 +43,13 @@ class Simulation:
         target: Target,
         max_len: int = 2048,
         stride: int = 8,
+        host: Host | None = None,
     ) -> None:
         self.system, self.load, self.cost, self.target = system, load, cost, target
         self._copies_of_rows = 1 if system.shared else load.width
         self._max_len = max_len
         self._stride = stride
+        self._host = host or Host()
         self.now = self.host_seconds = 0.0
         self.served = Served(load.count)
         self.time = StepTime()
@@ -81,7 +82,7 @@ class Simulation:
         )
         group = m.heads // m.kv_heads
         self._planner = ForestPlanner(
-            ItemShape(BLOCK_SIZE, (16 // group, 64 // group), group, m.kv_heads, PROCESSORS)
+            ItemShape(BLOCK_SIZE, (16 // group, 64 // group), group, m.kv_heads, cost.accelerator.processors)
         )
         self._forest = (1.0, 0.0)
         self._used = 0.0
@@ -169,7 +170,9 @@ class Simulation:
         self.host_seconds += time.thread_time() - begin
         if plan is None:
             return self.scheduler.drain_failures()
-        spent = self.cost.seconds(self._work(plan))
+        begun = [len(s.prompt) for s in plan.selections if not s.num_generated]
+        work = self._rows_work(plan) + self._prompts_work(plan, begun)
+        spent = replace(self.cost.seconds(work), host=self._host.seconds(len(plan.decodes), len(begun)))
         self.time += spent
         self.now += spent.total
         pool = self.scheduler.pool
@@ -181,7 +184,18 @@ class Simulation:
         self.host_seconds += time.thread_time() - begin
         return events
 
-    def _work(self, plan: StepPlan) -> StepWork:
+    def _prompts_work(self, plan: StepPlan, begun: list[int]) -> StepWork:
+        """begun: the lengths of prompts that end in this step. What a preempted beam computes again counts as
+        its prompt."""
+        work, times = prompt_work(plan.segments), self._copies_of_rows
+        if not self.system.prompt_once:
+            return work * times
+        # A prompt's last token is among the rows that decode, and counts there for all of them.
+        last = StepWork(len(begun), len(begun), sum(begun), sum(begun))
+        copied = (times - 1) * (work.tokens + last.tokens)
+        return work + last * (1 - times) + StepWork(0, 0, 0, 0, copied_tokens=copied)
+
+    def _rows_work(self, plan: StepPlan) -> StepWork:
         times = self._copies_of_rows
         rows = [len(d.tails) for d in plan.decodes]
         decoding = sum(rows)
@@ -195,18 +209,7 @@ class Simulation:
         if self.system.forest and row_tokens:
             share, parts_a_row = self._forest_reads(plan)
             read, parts = row_tokens * share, decoding * parts_a_row
-        for s in plan.segments:
-            # A tile of queries reads all before it; tiles are long, so that reads stay behind FLOPs.
-            read += s.position + s.token_count
-            row_tokens += s.token_count * (2 * s.position + s.token_count + 1) // 2
-        return StepWork(
-            tokens=len(plan.token_ids) * times,
-            rows=decoding * times,
-            read_tokens=read * times,
-            row_tokens=row_tokens * times,
-            parts=parts * times,
-            copied_tokens=copied * times,
-        )
+        return StepWork(decoding, decoding, read, row_tokens, parts, copied) * times
 
     def _forest_reads(self, plan: StepPlan) -> tuple[float, float]:
         """Tokens read for each token that rows without sharing would read, and parts a row; planned anew

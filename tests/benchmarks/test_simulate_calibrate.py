@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import simulate_calibrate
 from benchmarks.simulate_cost import StepWork
-from forkdecode.step import BlockMoves, DecodeRows, StepPlan
+from forkdecode.step import BlockMoves, DecodeRows, QuerySegment, StepPlan
 from tests.tiny_model import save_tiny_llama
 
 
@@ -21,9 +21,16 @@ def test_trunks_are_read_once_and_tails_by_row() -> None:
         DecodeRows(4, np.arange(0, dtype=np.int32), np.zeros((1, 1), np.int32), 9),
     )
     copies = BlockMoves(np.zeros(2, np.int32), np.ones(2, np.int32))
-    plan = StepPlan(1, none, none, none, (), groups, none, (), copies)
+    plan = StepPlan(1, none, none, none, (), groups, np.arange(5), (), copies)
     expected = StepWork(5, 5, 48 + 4 * 27 + 9, 4 * 75 + 9, copied_tokens=32)
     assert simulate_calibrate.work_of(plan, 16) == expected
+
+
+def test_a_prompt_reads_all_that_stands_before_each_of_its_tokens() -> None:
+    none = np.empty(0, np.int64)
+    chunk = QuerySegment(0, 4, 16, np.zeros(2, np.int32))
+    plan = StepPlan(1, none, none, none, (chunk,), (), np.array([3]), (), BlockMoves.none())
+    assert simulate_calibrate.work_of(plan, 16) == StepWork(4, 1, 20, 17 + 18 + 19 + 20)
 
 
 def test_summary_is_a_geometric_mean_and_the_largest_factor_from_it() -> None:
@@ -39,7 +46,7 @@ def test_a_run_on_a_tiny_model(
     monkeypatch.setattr(simulate_calibrate, "MATRIX", 64)
     model = save_tiny_llama(tmp_path_factory.mktemp("model"), max_position_embeddings=4096)
     file = tmp_path / "calibrate.jsonl"
-    command = ["calibrate", "--model", str(model), "--steps", "4", "--workload", "beam4x16"]
+    command = ["calibrate", "--model", str(model), "--steps", "4", "--workload", "beam4x16", "prefill512"]
     monkeypatch.setattr("sys.argv", [*command, "--record", str(file)])
     simulate_calibrate.main()
     full = json.loads(file.read_text())
@@ -47,6 +54,8 @@ def test_a_run_on_a_tiny_model(
     assert full["seed"] == 1
     assert found["model"] == model.name
     assert found["bandwidth"] > 0 < found["flops"]
-    (row,) = found["workloads"]
-    assert row["rows"] == 64
-    assert row["ratio"] == pytest.approx(row["measured_ms"] / row["predicted_ms"]) == found["mean_ratio"]
+    decoded, read = found["workloads"]
+    assert (decoded["rows"], read["rows"]) == (64, 512)
+    for row in (decoded, read):
+        assert row["ratio"] == pytest.approx(row["measured_ms"] / row["predicted_ms"])
+    assert found["mean_ratio"] == pytest.approx((decoded["ratio"] * read["ratio"]) ** 0.5)
