@@ -42,7 +42,8 @@ class InvalidRequestError(ForkdecodeError, ValueError):
 
 
 class CapacityError(ForkdecodeError):
-    """A request too big for this machine's block pool, or ended because the pool ran out."""
+    """A request too big for this machine's block pool, or ended because the pool ran out; of a server also
+    one that is, or whose result could be, larger than what it takes or sends."""
 
 
 class QueueFullError(CapacityError):

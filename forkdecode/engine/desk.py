@@ -1,56 +1,23 @@
-"""The engine process's side of what is said: messages in, events out."""
+"""The engine process's side of what is said: messages in."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 
 import structlog
 
 from forkdecode.engine.line import Line
-from forkdecode.engine.port import Job, Sink
+from forkdecode.engine.outgoing import Outgoing
+from forkdecode.engine.port import Job
 from forkdecode.engine.thread import EngineThread
 from forkdecode.engine.whole import Maker
 from forkdecode.errors import ForkdecodeError, GroupFailedError
-from forkdecode.scheduler.events import GroupEvent, GroupFailed, GroupFinished
 from forkdecode.scheduler.request import DecodeRequest, Release
-from forkdecode.wire.frames import FrameReader, Outbox
+from forkdecode.wire.frames import FrameReader
 from forkdecode.wire.messages import AskStats, Cancel, Events, Refused, Stats, Submit, Tree
 from forkdecode.wire.records import CODEC
 
 _log = structlog.get_logger("forkdecode.engine")
-
-
-class Outgoing:
-    """What the front end is to hear: collected over a step, sent as one frame."""
-
-    def __init__(self, outbox: Outbox) -> None:
-        self._outbox = outbox
-        self._pending: list[GroupEvent | Refused] = []
-
-    def sink(self, request_id: str, ended: Callable[[], object]) -> Sink:
-        """One request's. Called in the engine's thread, as flush is."""
-
-        def take(event: GroupEvent | ForkdecodeError) -> None:
-            if isinstance(event, ForkdecodeError):
-                self._pending.append(Refused(request_id, event))
-                ended()
-                return
-            self._pending.append(event)
-            if isinstance(event, (GroupFinished, GroupFailed)):
-                ended()
-
-        return take
-
-    def flush(self) -> None:
-        """Sends what has come together."""
-        if self._pending:
-            events, self._pending = tuple(self._pending), []
-            self._outbox.put(CODEC.encode(Events(events)))
-
-    def send(self, message: Stats | Events) -> None:
-        """Sends at once, from any thread."""
-        self._outbox.put(CODEC.encode(message))
 
 
 class Desk:
@@ -124,7 +91,12 @@ class Desk:
     def _job(self, number: int, sent: DecodeRequest) -> Job:
         request = self._maker.whole(sent)
         self._live[number] = request
-        return Job(request, self._outgoing.sink(request.request_id, lambda: self._live.pop(number, None)))
+        sink = self._outgoing.sink(
+            request.request_id,
+            ended=lambda: self._live.pop(number, None),
+            cancel=lambda: self._thread.cancel(request),
+        )
+        return Job(request, sink)
 
     def _ask_stats(self, number: int) -> None:
         # A dead engine answers nothing: the process ends, and that is the answer.

@@ -1,8 +1,8 @@
 """The engine process: loads the model, runs the step loop, and ends with whoever started it.
 
 Run as `python -m forkdecode.engine.process FD`, FD being its end of a socket pair. See wire.messages
-for what is said there. The loop never waits for the socket: the engine's thread encodes what a step
-reported, hands it over, and goes on.
+for what is said there. The loop does not wait for the socket: the engine's thread encodes what a step
+reported, hands it over, and goes on, unless the front end is so far behind that memory would run out.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ import structlog
 
 from forkdecode.config import DEFAULT_MODEL
 from forkdecode.constraints.catalogues import Catalogues
-from forkdecode.engine.desk import Desk, Outgoing
+from forkdecode.engine.desk import Desk
 from forkdecode.engine.heartbeat import Heartbeat
 from forkdecode.engine.log import configure_logs
+from forkdecode.engine.outgoing import Outgoing
 from forkdecode.engine.rotation import Rotation
 from forkdecode.engine.start import build_engine
 from forkdecode.engine.thread import EngineThread
@@ -39,7 +40,7 @@ from forkdecode.wire.messages import (
 from forkdecode.wire.records import CODEC
 
 UNSENT_BYTES = 2**28
-"""Of events that the front end has not taken: beyond that it is as good as dead."""
+"""Of events that the front end has not taken: beyond that the next step waits for it."""
 LAST_WORDS = 5.0
 """Seconds that an ending process gives the front end to take what was said."""
 END_GRACE = 10.0

@@ -16,8 +16,9 @@ from forkdecode.wire.messages import Start
 from forkdecode.wire.records import CODEC
 
 PROGRAM = "forkdecode.engine.process"
-UNSENT_BYTES = 2**30
-"""Of requests that the process has not taken: it takes them whatever it computes, so it is stuck."""
+UNSENT_BYTES = 2**28
+"""Of requests that the process has not taken: beyond that no more are sent. It takes them whatever it
+computes."""
 
 
 class Child:
@@ -50,6 +51,11 @@ class Child:
     def put(self, message: bytes) -> None:
         """Sends a message that is encoded already."""
         self._outbox.put(message)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits to be sent that nothing more should. From any thread."""
+        return self._outbox.is_full
 
     def receive(self) -> Any:
         """The next message; None when the process has hung up. Raises ValueError for bytes that are no

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import queue
 import tempfile
 import threading
 import time
@@ -12,7 +14,7 @@ from typing import Literal, TypeAlias
 
 import structlog
 
-from forkdecode.engine.crossing import crossing
+from forkdecode.engine.crossing import check_fits, submits
 from forkdecode.engine.jobs import JobTable, tell
 from forkdecode.engine.port import Job
 from forkdecode.engine.spawn import Child
@@ -21,12 +23,11 @@ from forkdecode.errors import (
     EngineClosedError,
     ForkdecodeError,
     ModelLoadError,
+    QueueFullError,
     UnavailableError,
 )
 from forkdecode.results import EngineStats
-from forkdecode.scheduler.keeping import check_keep
-from forkdecode.scheduler.request import DecodeRequest, TreeOp, check_capacity
-from forkdecode.strategies.factory import make_policy
+from forkdecode.scheduler.request import DecodeRequest, TreeOp
 from forkdecode.wire.messages import (
     AskStats,
     Cancel,
@@ -36,10 +37,8 @@ from forkdecode.wire.messages import (
     Refused,
     Start,
     Stats,
-    Submit,
     Tree,
 )
-from forkdecode.wire.records import CODEC
 
 EngineState: TypeAlias = Literal["starting", "serving", "down"]
 RETRY_AFTER = 1.0
@@ -51,8 +50,6 @@ DEATH_GRACE = 2.0
 """Seconds that a process which hung up has to end by itself."""
 END_GRACE = 15.0
 """The same for one that was told to end; a step may have to finish."""
-_SUBMIT_CHUNK = 64
-"""Requests a frame: the engine begins with the first while the others are on their way."""
 _log = structlog.get_logger("forkdecode.engine")
 
 
@@ -66,10 +63,13 @@ class Supervisor:
         self._restart = restart
         self._flush = flush
         self._patience = patience
-        self._lock = threading.Lock()
+        # hang_up() is called by whoever happens to collect garbage, of these threads too: it may come within
+        # anything that they do, so it takes no plain lock.
+        self._lock = threading.RLock()
         self._child: Child | None = None
         self._serving = False
-        self._closed = threading.Event()
+        self._closed = False
+        self._woken: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._jobs = JobTable()
         self._asked: dict[int, Future[EngineStats]] = {}
         self._number = 0
@@ -100,11 +100,13 @@ class Supervisor:
         with self._lock:
             self._check_serving()
         for job in jobs:
-            self._check_capacity(job.request)
+            check_fits(job.request, self.first(), self._start.config)
         first = self._jobs.reserve(len(jobs))
-        messages = _submits([crossing(job.request) for job in jobs], first)
+        messages = submits([job.request for job in jobs], first)
         with self._lock:
             child = self._check_serving()
+            if child.is_full:
+                raise QueueFullError("the engine process is behind with requests", retry_after=RETRY_AFTER)
             self._jobs.add(jobs, first)
             for message in messages:
                 child.put(message)
@@ -132,12 +134,13 @@ class Supervisor:
     def hang_up(self) -> None:
         """Ends the process, and the thread with it."""
         with self._lock:
-            self._closed.set()
+            self._closed = True
+            self._woken.put(None)
             if self._child is not None:
                 self._child.hang_up()
 
     def _check_serving(self) -> Child:
-        if self._closed.is_set():
+        if self._closed:
             raise EngineClosedError("the engine is closed")
         if self._child is None or not self._serving:
             if not self._restart and self.started.done():
@@ -145,13 +148,6 @@ class Supervisor:
             wait = max(RETRY_AFTER, self._ready_at - time.monotonic())
             raise UnavailableError("the engine process is starting", retry_after=round(wait, 1))
         return self._child
-
-    def _check_capacity(self, request: DecodeRequest) -> None:
-        hello = self.first()
-        policy = make_policy(request.strategy, request.options, request.stop_ids)
-        check_keep(request, policy)
-        overcommit = self._start.config.overcommit
-        check_capacity(request, policy.max_rows, hello.num_blocks, hello.block_size, overcommit=overcommit)
 
     # -- in the supervisor's thread ---------------------------------------------------------------
 
@@ -161,17 +157,18 @@ class Supervisor:
             with tempfile.TemporaryDirectory(prefix="forkdecode-", ignore_cleanup_errors=True) as scratch:
                 self._start = dataclasses.replace(self._start, scratch=scratch)
                 delay = FIRST_DELAY
-                while not self._closed.is_set():
+                while not self._closed:
                     steady = self._one_life()
-                    if self._closed.is_set() or not self._goes_on():
+                    if self._closed or not self._goes_on():
                         return
                     delay = FIRST_DELAY if steady else min(2 * delay, LONGEST_DELAY)
-                    self._closed.wait(delay)
+                    with contextlib.suppress(queue.Empty):
+                        self._woken.get(timeout=delay)
         except BaseException as error:
             _log.exception("engine_supervisor_died")
             self._tell_failure(error)
         finally:
-            self._closed.set()
+            self._closed = True
             self._tell("down")
             self._tell_failure(UnavailableError("the engine was closed before it had started"))
 
@@ -189,7 +186,7 @@ class Supervisor:
             return False
         with self._lock:
             self._child = child
-            if self._closed.is_set():
+            if self._closed:
                 child.hang_up()
         with Watch(child, self._patience) as watch:
             problem = self._listen(watch, began)
@@ -207,6 +204,9 @@ class Supervisor:
             return error
         except ValueError as error:
             return UnavailableError(f"the engine process can't be understood: {error}")
+        except Exception as error:  # of ours: whoever waits is told, as when the process dies
+            _log.exception("engine_process_broken")
+            return UnavailableError(f"internal error: {type(error).__name__}")
         return None
 
     def _greet(self, watch: Watch) -> None:
@@ -248,7 +248,7 @@ class Supervisor:
 
     def _bury(self, child: Child, error: Exception | None) -> None:
         """The process is of no use any more: ends it, and tells everybody who waits for it."""
-        closed = self._closed.is_set()
+        closed = self._closed
         with self._lock:
             served, self._serving = self._serving, False
             self._ready_at = time.monotonic() + self._load_seconds
@@ -266,14 +266,14 @@ class Supervisor:
                 job,
                 EngineClosedError(f"{text} before the request finished", request_id=name, retry_after=retry),
             )
-        self._flush()
         for answer in asked:
             answer.set_exception(EngineClosedError(text, retry_after=retry))
+        self._flush()
         if not closed:
             self._report(error or UnavailableError(f"the engine process ended: {ended}"))
 
     def _retry_after(self) -> float | None:
-        return RETRY_AFTER if self._restart and not self._closed.is_set() else None
+        return RETRY_AFTER if self._restart and not self._closed else None
 
     def _report(self, error: Exception) -> None:
         _log.error("engine_process_down", reason=str(error))
@@ -289,10 +289,7 @@ class Supervisor:
                 return
             self._state = state
             for heard in self._listeners:
-                heard(state)
-
-
-def _submits(requests: Sequence[DecodeRequest], first: int) -> list[bytes]:
-    """The messages that submit them."""
-    chunks = range(0, len(requests), _SUBMIT_CHUNK)
-    return [CODEC.encode(Submit(first + i, tuple(requests[i : i + _SUBMIT_CHUNK]))) for i in chunks]
+                try:
+                    heard(state)
+                except Exception:  # its owner's fault, and nobody else's loss
+                    _log.exception("listener_failed")

@@ -57,7 +57,7 @@ class EngineThread:
     """Runs an engine until closed. All methods may be called from any thread.
 
     An engine that nobody refers to any more, by an LLM or by a handle, closes itself. flush: called in
-    the engine's thread when the sinks have got all that a step reported; must not block.
+    the engine's thread when the sinks have got all that a step reported; the next step waits for it.
     """
 
     def __init__(self, engine: Engine, flush: Callable[[], None] = lambda: None) -> None:

@@ -7,18 +7,27 @@ import socket
 import struct
 import threading
 from collections import deque
+from functools import partial
 
 VERSION = 1
 MAX_FRAME = 2**30
 """Bytes of a message."""
+PATIENCE = 120.0
+"""Seconds after which a reader that takes nothing, while too much waits for it, is given up."""
+_PIECE = 2**20
+"""Bytes of a long frame that are sent at a time: what was taken of it shows that its reader lives."""
 _HEADER = struct.Struct("<2sBxI8s")
 _MAGIC = b"fd"
 
 
+class TooLongError(ValueError):
+    """A message that no frame can hold."""
+
+
 def framed(payload: bytes, schema: bytes) -> bytes:
-    """A frame. schema: the 8 bytes of Codec.schema. Raises ValueError for a payload that is too long."""
+    """A frame. schema: the 8 bytes of Codec.schema. Raises TooLongError."""
     if len(payload) > MAX_FRAME:
-        raise ValueError(f"a message of {len(payload):,} bytes; at most {MAX_FRAME:,}")
+        raise TooLongError(f"a message of {len(payload):,} bytes; at most {MAX_FRAME:,}")
     return _HEADER.pack(_MAGIC, VERSION, len(payload), schema) + payload
 
 
@@ -64,17 +73,21 @@ class Outbox:
     """Sends frames without ever making the sender wait: what the socket does not take at once, a
     thread sends on.
 
-    When more than `limit` bytes wait already, the other side has stopped reading: the connection is
-    given up, which both sides see as a hang-up. Sending over a connection that is gone does nothing; who
-    reads it learns of the end.
+    Who sends more than the other side takes calls room(), or asks is_full: what waits is bounded by that,
+    and a frame may be of any length. Sending over a connection that is gone does nothing; who reads it
+    learns of the end.
     """
 
-    def __init__(self, sock: socket.socket, schema: bytes, limit: int) -> None:
+    def __init__(self, sock: socket.socket, schema: bytes, limit: int, patience: float = PATIENCE) -> None:
+        """limit: bytes that may wait before it is full. patience: seconds for which room() waits for a reader
+        that takes nothing."""
         self._sock = sock
         self._schema = schema
         self._limit = limit
+        self._patience = patience
         self._waiting: deque[memoryview] = deque()
         self._bytes = 0
+        self._taken = 0
         self._broken = False
         self._closing = False
         self._changed = threading.Condition()
@@ -82,7 +95,7 @@ class Outbox:
         self._thread.start()
 
     def put(self, payload: bytes) -> None:
-        """Sends a message. Raises ValueError for one that is too long."""
+        """Sends a message. Raises TooLongError."""
         frame = memoryview(framed(payload, self._schema))
         with self._changed:
             if self._broken or self._closing:
@@ -91,18 +104,33 @@ class Outbox:
                 frame = frame[self._send_now(frame) :]
             if not frame or self._broken:
                 return
-            if self._bytes > self._limit:
-                self._break()
-                return
             self._waiting.append(frame)
             self._bytes += len(frame)
-            self._changed.notify()
+            self._changed.notify_all()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more than the limit waits. From any thread."""
+        return self._bytes > self._limit
+
+    def room(self) -> None:
+        """Waits until it is not full. A reader that has taken nothing for `patience` seconds meanwhile has
+        stopped reading: the connection is given up, which both sides see as a hang-up."""
+        with self._changed:
+            while self.is_full and not self._broken:
+                before = self._taken
+                self._changed.wait_for(partial(self._goes_on, before), self._patience)
+                if self._taken == before:
+                    self._break()
+
+    def _goes_on(self, before: int) -> bool:
+        return self._taken > before or self._broken
 
     def close(self, timeout: float) -> None:
         """Sends what waits, for `timeout` seconds at most, and ends the thread. Idempotent."""
         with self._changed:
             self._closing = True
-            self._changed.notify()
+            self._changed.notify_all()
         self._thread.join(timeout)
         with self._changed:
             if self._thread.is_alive():
@@ -119,27 +147,38 @@ class Outbox:
             return 0
 
     def _run(self) -> None:
-        while (frame := self._next()) is not None:
+        while (piece := self._next()) is not None:
             try:
-                self._sock.sendall(frame)
+                self._sock.sendall(piece)
             except OSError:
                 with self._changed:
                     self._break()
                 return
             with self._changed:
                 if not self._broken:
-                    self._bytes -= len(self._waiting.popleft())
+                    self._sent(len(piece))
 
     def _next(self) -> memoryview | None:
-        """The frame to send next: it stays in the queue until it is sent, so that none overtakes it."""
+        """What to send next, of the first frame: it stays in the queue until it is sent, so that none
+        overtakes it."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closing or self._broken)
-            return None if self._broken or not self._waiting else self._waiting[0]
+            return None if self._broken or not self._waiting else self._waiting[0][:_PIECE]
+
+    def _sent(self, size: int) -> None:
+        self._bytes -= size
+        self._taken += size
+        first = self._waiting[0][size:]
+        if first:
+            self._waiting[0] = first
+        else:
+            self._waiting.popleft()
+        self._changed.notify_all()
 
     def _break(self) -> None:
         self._broken = True
         self._waiting.clear()
         self._bytes = 0
-        self._changed.notify()
+        self._changed.notify_all()
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)

@@ -15,11 +15,12 @@ import pytest
 
 from forkdecode.constraints.catalogues import Catalogues
 from forkdecode.engine.core import Engine
-from forkdecode.engine.desk import Desk, Outgoing
+from forkdecode.engine.desk import Desk
+from forkdecode.engine.outgoing import Outgoing
 from forkdecode.engine.process import tokenizer_folder
 from forkdecode.engine.thread import EngineThread
 from forkdecode.engine.whole import Maker
-from forkdecode.errors import CancelledError, EngineClosedError, GroupFailedError
+from forkdecode.errors import CancelledError, CapacityError, EngineClosedError, GroupFailedError
 from forkdecode.scheduler.events import GroupFailed, GroupFinished, TokensAppended
 from forkdecode.scheduler.request import DecodeRequest, NodeRef, Release, Share
 from forkdecode.types import Greedy, Sample
@@ -94,6 +95,50 @@ def test_a_step_is_one_frame(front_end: FrontEnd) -> None:
     assert 30 <= len(list(filter(None, appended))) <= 32
     assert sum(map(len, appended)) == 16 * 30
     assert front_end.engine.stats().steps <= 32
+
+
+def test_a_result_too_long_for_a_frame_ends_its_own_request_alone(
+    front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forkdecode.wire.frames.MAX_FRAME", 2**11)
+    big = request("big", [3], Sample(n=32, seed=1), max_tokens=80)  # 2,560 bytes of tokens
+    front_end.send(Submit(1, (big, request("other", [4], Greedy(), max_tokens=3000))))
+    (refused,) = until_ends(front_end, 1)[-1].events
+    assert isinstance(refused, Refused)
+    assert (refused.request_id, type(refused.error)) == ("big", CapacityError)
+    assert "at most 2,048" in str(refused.error)
+    front_end.send(Cancel(2))
+    last = until_ends(front_end, 1)[-1].events[-1]
+    assert last.request_id == "other"
+    assert isinstance(last, GroupFailed)
+
+
+def test_an_event_that_cannot_cross_ends_its_own_request_alone(
+    front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not its last one: nothing of it runs on."""
+    monkeypatch.setattr("forkdecode.wire.frames.MAX_FRAME", 2**10)
+    many = streamed(request("many", [3], Sample(n=128, seed=1), max_tokens=100))  # 2.5 KiB a step
+    front_end.send(Submit(1, (many, request("other", [4], Greedy(), max_tokens=20))))
+    last = {event.request_id: event for frame in until_ends(front_end, 2) for event in frame.events}
+    assert isinstance(last["many"], Refused)
+    assert isinstance(last["other"], GroupFinished)
+    front_end.send(AskStats(1))
+    answer = front_end.receive()
+    assert isinstance(answer, Stats)  # and not a second end of it
+    assert (answer.stats.running_groups, answer.stats.failed_groups) == (0, 1)
+
+
+def test_what_a_cancelled_request_had_does_not_cross(front_end: FrontEnd) -> None:
+    what = streamed(request("r", [3], Sample(n=4, seed=1), max_tokens=3000, logprobs=9))
+    front_end.send(Submit(1, (what,)))
+    while not any(isinstance(event, TokensAppended) for event in front_end.receive().events):
+        pass
+    front_end.send(Cancel(1))
+    last = until_ends(front_end, 1)[-1].events[-1]
+    assert isinstance(last, GroupFailed)
+    assert not last.candidates
+    assert last.usage.generated_tokens
 
 
 def test_numbers_name_requests(front_end: FrontEnd) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,10 +17,18 @@ import pytest
 from forkdecode.engine.port import Job
 from forkdecode.engine.remote import EngineProcess
 from forkdecode.engine.watch import Patience
-from forkdecode.errors import CapacityError, EngineClosedError, InvalidRequestError, UnavailableError
+from forkdecode.errors import (
+    CapacityError,
+    EngineClosedError,
+    InvalidRequestError,
+    QueueFullError,
+    UnavailableError,
+)
+from forkdecode.model.info import ModelInfo
 from forkdecode.scheduler.request import DecodeRequest
 from forkdecode.step import ProcessorSpec
 from forkdecode.types import Greedy, Options
+from forkdecode.wire.messages import Hello
 from tests.engine.engine_process import States, wait_until_gone
 
 NONE = np.empty(0, np.int64)
@@ -209,6 +219,56 @@ def test_a_dropped_engine_ends_its_process() -> None:
     del engine
     gc.collect()
     wait_until_gone(pid)
+
+
+def test_a_dropped_engine_is_ended_by_whoever_collects_it() -> None:
+    """One of its own threads, maybe, within anything that it does."""
+    supervisor = EngineProcess("silent")._supervisor
+
+    def collect() -> None:
+        with supervisor._lock:
+            supervisor.hang_up()
+
+    thread = threading.Thread(target=collect, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive(), "it waits for a lock that it holds itself"
+    with pytest.raises(EngineClosedError):
+        supervisor.submit([Job(request(), print)])
+
+
+def test_a_fault_of_ours_while_a_process_is_heard_is_told_like_its_death(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine, heard = EngineProcess("answers nonsense", restart=False), []
+    engine.start()
+    states = States(engine)
+
+    def choke(message: object) -> None:
+        raise RuntimeError("broken")
+
+    def deaf(state: str) -> None:
+        raise RuntimeError("a listener of a caller")
+
+    engine.on_state(lambda state: deaf(state) if state == "down" else None)
+    monkeypatch.setattr(engine._supervisor, "_hear", choke)
+    engine.submit([Job(request(), heard.append)])
+    states.wait_for("down")
+    engine.close()
+    assert type(heard[0]) is EngineClosedError
+    assert "internal error: RuntimeError" in str(heard[0])
+
+
+def test_no_more_is_sent_to_a_process_that_is_behind() -> None:
+    supervisor = EngineProcess("silent")._supervisor
+    info = ModelInfo("model", 100, 100, (), ((1, 8),), (None,), "float32", 1)
+    supervisor.started.set_result(Hello(info, None, 50, 4, 64, 0))
+    behind: Any = SimpleNamespace(is_full=True)
+    supervisor._child, supervisor._serving, supervisor._closed = behind, True, False
+    with pytest.raises(QueueFullError) as error:
+        supervisor.submit([Job(request(), print)])
+    assert error.value.retry_after
+    supervisor._child = None
 
 
 def test_an_engine_that_was_never_started() -> None:

@@ -60,14 +60,35 @@ def test_senders_in_several_threads(pair: tuple[socket.socket, socket.socket]) -
 
 def test_a_reader_that_stands_still_is_given_up(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
-    outbox = Outbox(ours, SCHEMA, limit=2**20)
-    for _ in range(64):
+    outbox = Outbox(ours, SCHEMA, limit=2**20, patience=0.01)
+    while not outbox.is_full:
         outbox.put(bytes(2**16))
+    outbox.room()
     assert ours.recv(1) == b""
+    assert not outbox.is_full
     outbox.close(60)
     reader = FrameReader(theirs, SCHEMA)
     while reader.read() is not None:
         pass
+    reader.close()
+
+
+def test_a_frame_above_the_limit_is_no_reader_that_stands_still(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    """The reader is within the long frame when the next, short ones (a step's, a beat) are put."""
+    ours, theirs = pair
+    outbox, reader = Outbox(ours, SCHEMA, limit=2**20), FrameReader(theirs, SCHEMA)
+    sent = [bytes([i]) * size for i, size in enumerate([2**23, 10, 2**22, 10])]
+    for payload in sent:
+        outbox.put(payload)
+    assert outbox.is_full
+    waits = threading.Thread(target=outbox.room)
+    waits.start()
+    assert [reader.read() for _ in sent] == sent
+    waits.join()
+    assert not outbox.is_full
+    outbox.close(60)
     reader.close()
 
 
