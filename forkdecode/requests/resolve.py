@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,9 +20,9 @@ from forkdecode.constraints.items import catalogue_digest
 from forkdecode.constraints.maker import ConstraintMaker
 from forkdecode.errors import InvalidRequestError, invalid
 from forkdecode.model.info import ModelInfo
-from forkdecode.model.tokenizer import encode_plain, encode_prompt
 from forkdecode.requests.constraint import resolve_constraint
 from forkdecode.requests.text_limit import TextLimit
+from forkdecode.requests.tokenizing import Tokenizing
 from forkdecode.scheduler.request import DecodeRequest
 from forkdecode.step import I64, ProcessorSpec
 from forkdecode.text.detokenizer import Detokenizer
@@ -50,8 +49,7 @@ class Resolver:
         size = info.vocab_size
         self._bytes = TokenBytes.build([b""] * size) if tokenizer is None else token_bytes(tokenizer, size)
         self._limit = TextLimit(tokenizer, info.max_positions)
-        # Tokenizers keep state while they encode (truncation, padding, Python's own caches).
-        self._tokenizing = threading.Lock()
+        self._tokenizing = Tokenizing(tokenizer, size)
         self._automata = StopAutomata(self._bytes)
         self._constraints = ConstraintMaker(
             None if tokenizer is None else self._bytes,
@@ -191,9 +189,7 @@ class Resolver:
 
     def _prompt(self, prompt: Prompt, chat: bool) -> I64:
         self._limit.check_prompt(prompt)
-        with self._tokenizing:
-            ids = encode_prompt(self._tokenizer, prompt, vocab_size=self._info.vocab_size, chat=chat)
-        return np.array(ids, np.int64)
+        return np.array(self._tokenizing.prompt(prompt, chat=chat), np.int64)
 
     def _check_length(self, ids: I64, options: Options) -> None:
         limit = self._info.max_positions
@@ -237,8 +233,7 @@ class Resolver:
 
     def _plain(self, field: str, text: str) -> tuple[int, ...]:
         self._limit.check_text(field, text)
-        with self._tokenizing:
-            return encode_plain(self._tokenizer, field, text, vocab_size=self._info.vocab_size)
+        return self._tokenizing.plain(field, text)
 
     def _bad_words(self, words: Sequence[str | tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
         """A text is banned as it stands and behind a space: tokenizers write the two differently."""

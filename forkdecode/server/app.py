@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Any
@@ -41,6 +40,7 @@ from forkdecode.server.stream import Courier
 from forkdecode.server.tls import TlsFiles
 from forkdecode.server.tree_service import TreeService
 from forkdecode.server.trees import Trees, TreeSettings
+from forkdecode.server.workers import Workers
 
 MIN_REQUEST_BYTES = 1024
 """The least that a request may be allowed to have."""
@@ -113,10 +113,9 @@ class Server:
         self._health = Health()
         self._servicer: Servicer | None = None
         self._trees: Trees | None = None
-        # Two: a long prompt that is tokenised must not keep all others waiting to be checked.
-        self._workers = ThreadPoolExecutor(2, thread_name_prefix="forkdecode-requests")
+        self._workers = Workers("forkdecode-requests")
         # Their own: a session's commands wait for its grammars.
-        self._tree_workers = ThreadPoolExecutor(2, thread_name_prefix="forkdecode-trees")
+        self._tree_workers = Workers("forkdecode-trees")
         self._loop = asyncio.get_running_loop()
         self._server = grpc.aio.server(
             interceptors=[ReflectionGuard(settings.tokens)], options=_channel_options(settings)
@@ -143,7 +142,7 @@ class Server:
         and calls wait, as Loading has it."""
         self._methods.answer_by(self._loading.calls)
         self._server.add_generic_rpc_handlers((self._methods,))
-        await self._health.add_to(self._server)
+        self._health.add_to(self._server)
         add_reflection(self._server, (SERVICE.full_name, health.SERVICE_NAME))
         await self._server.start()
 
@@ -183,7 +182,7 @@ class Server:
             self._metrics.watch_engine(backend.engine.stats)
             self._metrics.watch_trees(self._trees)
         backend.watch(self._hear_anywhere)
-        await self._health.told()
+        await asyncio.sleep(0)  # what the engine has come to is heard in a turn of the loop
         self._loading.is_over(calls)
 
     @property
@@ -199,7 +198,7 @@ class Server:
         self._running.drain()
         if self._trees is not None:
             self._trees.drain()
-        await self._health.shut_down()
+        self._health.shut_down()
         try:
             async with asyncio.timeout(grace):
                 await self._running.idle()
@@ -220,7 +219,7 @@ class Server:
         if self._servicer is not None:
             self._servicer.close()
         for workers in (self._workers, self._tree_workers):
-            workers.shutdown(wait=False, cancel_futures=True)
+            workers.close()
 
     def _hear_anywhere(self, state: EngineState) -> None:
         if self._metrics is not None:

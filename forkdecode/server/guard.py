@@ -58,7 +58,7 @@ class Guard:
             record.caller = caller.name
             return await self._in_time(seconds, begun(caller))
         except asyncio.CancelledError:
-            record.status = "DEADLINE_EXCEEDED" if is_over(seconds, record.age) else "CANCELLED"
+            self._cut_off(record, seconds)
             raise
         except Exception as error:
             if context.done():  # the caller has gone; whatever we met writing to it is of no interest
@@ -74,6 +74,17 @@ class Guard:
         identities = None if self._tokens.needs_token else context.peer_identities()
         return Caller(min(identities).decode("utf-8", "replace")) if identities else caller
 
+    async def hold(self, context: Context, record: CallRecord, wait: Awaitable[object]) -> None:
+        """Waits before a call is served. One that ends meanwhile is told of like those that were."""
+        seconds = context.time_remaining()
+        record.caller = self._caller(context).name
+        try:
+            await wait
+        except asyncio.CancelledError:
+            self._cut_off(record, seconds)
+            self._recorder.ended(record)
+            raise
+
     def knows(self, context: Context) -> bool:
         """Whether the call is somebody's whom `serve` would do work for."""
         try:
@@ -81,6 +92,10 @@ class Guard:
         except ForkdecodeError:
             return False
         return True
+
+    @staticmethod
+    def _cut_off(record: CallRecord, seconds: float | None) -> None:
+        record.status = "DEADLINE_EXCEEDED" if is_over(seconds, record.age) else "CANCELLED"
 
     async def _in_time(self, seconds: float | None, work: Awaitable[T]) -> T:
         # gRPC ends the call at its deadline too, but its timer is not ours.

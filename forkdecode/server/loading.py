@@ -42,7 +42,8 @@ class Loading:
 
         async def call(messages: AsyncIterator[bytes], context: Context) -> Any:
             if self._guard.knows(context):
-                await asyncio.wait([self._served], timeout=self._patience)
+                waited = asyncio.wait([self._served], timeout=self._patience)
+                await self._guard.hold(context, CallRecord(name), waited)
             if self._served.done():
                 return await self._served.result()[name](messages, context)
             return await self._guard.serve(messages, context, CallRecord(name), refuse, takes_work=False)

@@ -10,6 +10,7 @@ import grpc.aio
 from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
+from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 
@@ -39,10 +40,11 @@ def add_reflection(server: grpc.aio.Server, services: Iterable[str]) -> None:
 
 
 def _described() -> DescriptorPool:
-    """All that is told of. A pool of its own: the process's is not ours to add to."""
+    """All that is told of, and what statuses of errors hold. A pool of its own: the process's is not ours to
+    add to."""
     pool = DescriptorPool()
-    for file in (pb.DESCRIPTOR, health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR):
-        _add_with_imports(pool, file)
+    for module in (pb, health_pb2, reflection_pb2, error_details_pb2, status_pb2):
+        _add_with_imports(pool, module.DESCRIPTOR)
     pool.Add(_stable(reflection_pb2.DESCRIPTOR))
     return pool
 

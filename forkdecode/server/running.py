@@ -71,7 +71,10 @@ class Running:
             raise going_down()
         if self._calls >= self._max_requests:
             raise QueueFullError(
-                f"{self._calls} requests are running, which is the limit", retry_after=BUSY_RETRY
+                f"{self._calls} requests are running, which is the limit",
+                field="max_requests",
+                limit=f"{self._max_requests} at a time",
+                retry_after=BUSY_RETRY,
             )
         self._enter(caller)
         self._calls += 1

@@ -29,9 +29,8 @@ from forkdecode.server.methods import Call
 from forkdecode.server.record import CallRecord, Recorder
 from forkdecode.server.running import Charge, Running
 from forkdecode.server.stream import Courier, Outbox, Read, is_large_result, write_in_time
+from forkdecode.server.workers import LARGE, Workers
 
-_LARGE_REQUEST = 2**16
-"""Bytes of a request that is not handed to the engine in the loop: it takes a millisecond or more."""
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 
@@ -48,7 +47,7 @@ class Servicer:
         running: Running,
         recorder: Recorder,
         courier: Courier,
-        workers: Executor,
+        workers: Workers,
         *,
         stall_timeout: float,
         log_prompts: bool = False,
@@ -63,6 +62,8 @@ class Servicer:
         self._log_prompts = log_prompts
         self._courier = courier
         self._workers = workers
+        # Apart: results of many log-probabilities take seconds to become messages.
+        self._converters = ThreadPoolExecutor(2, thread_name_prefix="forkdecode-results")
         # Apart: a grammar may take seconds.
         self._compilers = ThreadPoolExecutor(4, thread_name_prefix="forkdecode-constraints")
         # Apart: stats wait for the engine's step.
@@ -70,8 +71,8 @@ class Servicer:
 
     def close(self) -> None:
         """Ends its own threads."""
-        self._compilers.shutdown(wait=False, cancel_futures=True)
-        self._askers.shutdown(wait=False, cancel_futures=True)
+        for executor in (self._converters, self._compilers, self._askers):
+            executor.shutdown(wait=False, cancel_futures=True)
 
     @property
     def calls(self) -> Mapping[str, Call]:
@@ -90,9 +91,10 @@ class Servicer:
         record = CallRecord("Decode")
 
         async def work(data: bytes, caller: Caller) -> None:
-            read = await self._in_worker(self._read_decode, data, record)
+            reader = self._workers.of(len(data))
+            read = await _run(reader, self._read_decode, data, record)
             if isinstance(read, DecodeCall):
-                read = await self._in_worker(self._prepare, read, record, slow=True)
+                read = await _run(self._compilers, self._prepare, read, record)
             prepared, charge = read
             outbox = self._outbox(prepared.request, prepared.assembler.events)
             async with self._sent(outbox, charge, caller, record, len(data)):
@@ -105,7 +107,7 @@ class Servicer:
         record = CallRecord("Score")
 
         async def work(data: bytes, caller: Caller) -> pb.ScoreResponse:
-            prepared, charge = await self._in_worker(self._read_score, data, record)
+            prepared, charge = await _run(self._workers.of(len(data)), self._read_score, data, record)
             outbox = self._outbox(prepared.request, _no_events)
             async with self._sent(outbox, charge, caller, record, len(data)):
                 last = await outbox.last()
@@ -113,7 +115,7 @@ class Servicer:
             def answer() -> pb.ScoreResponse:
                 return score_response(prepared.assembler.result(last))
 
-            return await self._in_worker(answer) if is_large_result(last) else answer()
+            return await _run(self._converters, answer) if is_large_result(last) else answer()
 
         return await self._guard.serve(messages, context, record, work)
 
@@ -151,8 +153,7 @@ class Servicer:
 
         async def work(data: bytes, _: Caller) -> pb.GetStatsResponse:
             _read(pb.GetStatsRequest, data, record)
-            loop = asyncio.get_running_loop()
-            return stats_response(await loop.run_in_executor(self._askers, self._engine.stats))
+            return stats_response(await _run(self._askers, self._engine.stats))
 
         return await self._guard.serve(messages, context, record, work, takes_work=False)
 
@@ -167,7 +168,7 @@ class Servicer:
         record = CallRecord(method)
 
         async def work(data: bytes, _: Caller) -> T:
-            return await self._in_worker(read, data, record)
+            return await _run(self._workers.of(len(data)), read, data, record)
 
         return await self._guard.serve(messages, context, record, work)
 
@@ -212,7 +213,7 @@ class Servicer:
             record.prompt = str(request.prompt)
 
     def _outbox(self, request: DecodeRequest, read: Read) -> Outbox:
-        return Outbox(request, read, self._courier, self._workers)
+        return Outbox(request, read, self._courier, self._converters)
 
     @asynccontextmanager
     async def _sent(
@@ -222,7 +223,7 @@ class Servicer:
         request in bytes, as it was sent."""
         job = Job(outbox.request, outbox.sink)
         with self._running.charged(caller, charge), self._running.stream(outbox):
-            if size < _LARGE_REQUEST:
+            if size < LARGE:
                 self._engine.submit([job])
             else:
                 await self._submit_in_worker(job)
@@ -234,7 +235,7 @@ class Servicer:
                     self._engine.cancel(outbox.request)
 
     async def _submit_in_worker(self, job: Job) -> None:
-        submitted = asyncio.ensure_future(self._in_worker(self._engine.submit, [job]))
+        submitted = asyncio.ensure_future(_run(self._workers.large, self._engine.submit, [job]))
 
         def cancel(done: asyncio.Future[None]) -> None:
             if not done.cancelled() and done.exception() is None:
@@ -255,16 +256,16 @@ class Servicer:
             batch = await outbox.take()
             is_last = batch.is_last
             message = (
-                await self._in_worker(event_message, batch.events, name)
+                await _run(self._converters, event_message, batch.events, name)
                 if batch.is_large
                 else event_message(batch.events, name)
             )
             await write_in_time(context, message, self._stall_timeout, outbox.request.request_id)
             name = ""
 
-    async def _in_worker(self, work: Callable[..., T], *arguments: Any, slow: bool = False) -> T:
-        workers = self._compilers if slow else self._workers
-        return await asyncio.get_running_loop().run_in_executor(workers, work, *arguments)
+
+async def _run(executor: Executor, work: Callable[..., T], *arguments: Any) -> T:
+    return await asyncio.get_running_loop().run_in_executor(executor, work, *arguments)
 
 
 def _read(kind: type[M], data: bytes, record: CallRecord) -> M:

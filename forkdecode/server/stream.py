@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from forkdecode.errors import CapacityError, ForkdecodeError, GroupFailedError
-from forkdecode.results import Delta, Event
+from forkdecode.results import Delta, Event, TokenLogprob
 from forkdecode.rpc.coalesce import Coalescer
 from forkdecode.scheduler.events import GroupEvent, GroupFailed, GroupFinished
 from forkdecode.scheduler.request import DecodeRequest
 from forkdecode.server.backend import StepBell
+from forkdecode.server.workers import LARGE
 
 Last: TypeAlias = GroupFinished | GroupFailed | ForkdecodeError
 Read: TypeAlias = Callable[[GroupEvent | ForkdecodeError], list[Event]]
@@ -31,6 +32,8 @@ LOGPROB_BYTES = 128
 """About what a waiting log-probability takes: a pair, an integer, a float."""
 _SMALL_RESULT = 2000
 """Tokens of a result that is turned into text in the loop: 2 ms at most."""
+_LOGPROBS_A_TOKEN = 4
+"""Log-probabilities that take as long as a token's text."""
 
 
 class Receiver(Protocol):
@@ -148,11 +151,12 @@ class Outbox:
         while not self._pending and self._last is None:
             await self._woken()
         last = self._last
+        is_large = self._weight >= LARGE
         if last is None or (self._pending and not isinstance(last, GroupFinished)):
-            return Batch(self._take())
-        is_large = is_large_result(last)
-        self._pending.add(await self._assembled(last, is_large))
-        return Batch(self._take(), is_last=True, is_large=is_large)
+            return Batch(self._take(), is_large=is_large)
+        ends_large = is_large_result(last)
+        self._pending.add(await self._assembled(last, ends_large))
+        return Batch(self._take(), is_last=True, is_large=is_large or ends_large)
 
     async def last(self) -> Last:
         """Waits for the end of a request that has no other events."""
@@ -219,13 +223,21 @@ def _event_bytes(event: Event) -> int:
         return 0
     size = TOKEN_BYTES * len(event.token_ids)
     if event.logprobs is not None:
-        size += LOGPROB_BYTES * sum(2 + len(one.top) + len(one.top_processed) for one in event.logprobs)
+        size += LOGPROB_BYTES * sum(map(_num_logprobs, event.logprobs))
     return size
+
+
+def _num_logprobs(one: TokenLogprob) -> int:
+    return 2 + len(one.top) + len(one.top_processed)
 
 
 def is_large_result(last: Last) -> bool:
     """Whether it takes more than a moment to turn a result into text and a message."""
     if not isinstance(last, GroupFinished):
         return False
-    weights = (len(c.token_ids) * (1 if c.logprobs is None else 3) for c in last.candidates)
-    return sum(weights) > _SMALL_RESULT
+    tokens = sum(len(candidate.token_ids) for candidate in last.candidates)
+    if tokens > _SMALL_RESULT:
+        return True
+    every = (one for candidate in last.candidates for one in candidate.logprobs or ())
+    logprobs = sum(_num_logprobs(one) for one in every)
+    return tokens + logprobs // _LOGPROBS_A_TOKEN > _SMALL_RESULT

@@ -62,11 +62,11 @@ class HostedTree:
         caller: Caller,
         limits: TreeLimits,
         courier: Courier,
-        workers: Executor,
+        workers: Callable[[int], Executor],
         clock: Callable[[], float],
         heard: Callable[[HostedTree], None],
     ) -> None:
-        """heard: is told when something of it has ended, or all of it."""
+        """workers: for work on so many bytes. heard: is told when something of it has ended, or all of it."""
         self.caller = caller
         self.limits = limits
         self.secret = secrets.token_urlsafe(32)
@@ -87,6 +87,7 @@ class HostedTree:
         self._waiting: list[EngineItem] = []
         self._busy = False
         self._ended = False
+        self._error: BaseException | None = None
         self._heard = heard
         self._ids = itertools.count()
         self._asked: dict[int, tuple[TreeFeed, int]] = {}
@@ -115,10 +116,15 @@ class HostedTree:
         """Whether end() was called."""
         return self._ended
 
-    async def open(self, make: OpenSession) -> None:
-        """Makes the session, in a worker: a prompt is tokenized."""
-        loop = asyncio.get_running_loop()
-        self._session = await loop.run_in_executor(self._workers, make, self._emitted.append, self._post)
+    @property
+    def error(self) -> BaseException | None:
+        """What it was ended with, if with anything."""
+        return self._error
+
+    async def open(self, make: OpenSession, size: int) -> None:
+        """Makes the session, in a worker: a prompt, of about `size` bytes, is tokenized."""
+        loop, worker = asyncio.get_running_loop(), self._workers(size)
+        self._session = await loop.run_in_executor(worker, make, self._emitted.append, self._post)
 
     def is_secret(self, given: str) -> bool:
         """Whether it is the session's, in a time that tells nothing."""
@@ -178,7 +184,7 @@ class HostedTree:
         """Frees all it holds, as soon as no worker is busy with it; its connection ends with `error`."""
         if self._ended:
             return
-        self._ended = True
+        self._ended, self._error = True, error
         self._works.clear()
         self._has_room.set()
         self._waiting.clear()
@@ -224,7 +230,7 @@ class HostedTree:
             self._has_room.set()
         self._busy = True
         loop = asyncio.get_running_loop()
-        done: Future[Any] = self._workers.submit(work.do)
+        done: Future[Any] = self._workers(work.size).submit(work.do)
         done.add_done_callback(lambda _: _in_loop(loop, lambda: self._worked(work, done)))
 
     def _worked(self, work: _Work, done: Future[Any]) -> None:

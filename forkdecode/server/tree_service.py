@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from concurrent.futures import Executor
 from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError
@@ -23,17 +22,16 @@ from forkdecode.server.stream import write_in_time
 from forkdecode.server.tree_feed import TreeFeed
 from forkdecode.server.tree_host import HostedTree
 from forkdecode.server.trees import Trees
+from forkdecode.server.workers import LARGE, Workers
 from forkdecode.tree_types import Refused
 
 T = TypeVar("T")
-_LARGE = 2**16
-"""Bytes of a command, or of events, that are not converted in the loop."""
 
 
 class TreeService:
     """Reads commands, writes events; the session itself is a HostedTree's."""
 
-    def __init__(self, trees: Trees, guard: Guard, workers: Executor, *, stall_timeout: float) -> None:
+    def __init__(self, trees: Trees, guard: Guard, workers: Workers, *, stall_timeout: float) -> None:
         self._trees = trees
         self._guard = guard
         self._workers = workers
@@ -63,7 +61,7 @@ class TreeService:
         if isinstance(call, ForkdecodeError):
             raise call
         if isinstance(call, OpenCall):
-            return await self._trees.open(call, caller)
+            return await self._trees.open(call, caller, len(first))
         if isinstance(call, ResumeCall):
             return self._trees.resume(call, caller)
         raise invalid("action", "is none that begins a session", "open_tree or resume_tree first")
@@ -116,16 +114,16 @@ class TreeService:
             asked = feed.answered(events)
             message = (
                 tree_event(events, asked)
-                if feed.taken < _LARGE
+                if feed.taken < LARGE
                 else await self._in_worker(tree_event, events, asked)
             )
             await write_in_time(context, message, self._stall_timeout, feed.name)
 
     async def _parsed(self, data: bytes) -> tuple[pb.TreeCommand, SessionCall | ForkdecodeError]:
-        return _parse(data) if len(data) < _LARGE else await self._in_worker(_parse, data)
+        return _parse(data) if len(data) < LARGE else await self._in_worker(_parse, data)
 
     async def _in_worker(self, work: Any, *arguments: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._workers, work, *arguments)
+        return await asyncio.get_running_loop().run_in_executor(self._workers.large, work, *arguments)
 
 
 def _parse(data: bytes) -> tuple[pb.TreeCommand, SessionCall | ForkdecodeError]:

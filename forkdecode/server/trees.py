@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -26,6 +25,7 @@ from forkdecode.server.stream import Courier
 from forkdecode.server.tree_feed import TreeFeed
 from forkdecode.server.tree_host import HostedTree
 from forkdecode.server.tree_port import ChargedPort
+from forkdecode.server.workers import Workers
 from forkdecode.tree.running import Emit
 from forkdecode.tree.session import Post, TreeSession
 from forkdecode.tree_types import TreeLimits, TreeOpened
@@ -61,7 +61,7 @@ class Trees:
         requests: RequestMaker,
         running: Running,
         courier: Courier,
-        workers: Executor,
+        workers: Workers,
         *,
         block_size: int,
         max_command_bytes: int,
@@ -83,17 +83,17 @@ class Trees:
 
     # -- for connections --------------------------------------------------------------------------
 
-    async def open(self, call: OpenCall, caller: Caller) -> tuple[HostedTree, TreeFeed]:
-        """Begins a session. Raises InvalidRequestError for a wrong prompt, QueueFullError when there are
-        enough, CapacityError for more than its caller may have."""
+    async def open(self, call: OpenCall, caller: Caller, size: int) -> tuple[HostedTree, TreeFeed]:
+        """Begins a session. size: bytes of the call, as it was sent. Raises InvalidRequestError for a wrong
+        prompt, QueueFullError when there are enough, CapacityError for more than its caller may have."""
         host = self._place(call, caller)
         try:
-            await host.open(lambda emit, post: self._session(host, call, emit, post))
+            await host.open(lambda emit, post: self._session(host, call, emit, post), size)
         except BaseException:
             host.end()
             raise
         if host.ended:
-            raise going_down()
+            raise host.error or going_down()
         self._named[host.session.name] = host
         self._sweep_later()
         return host, self._attach(host)
@@ -181,12 +181,9 @@ class Trees:
         if self._draining:
             raise going_down()
         if len(self._hosts) >= self._settings.max_sessions:
-            raise QueueFullError(
-                f"{len(self._hosts)} tree sessions are open, which is the limit", retry_after=BUSY_RETRY
-            )
-        host = HostedTree(
-            caller, self._granted(call, caller), self._courier, self._workers, self._clock, self._heard
-        )
+            raise _too_many("the server", len(self._hosts), self._settings.max_sessions)
+        limits = self._granted(call, caller)
+        host = HostedTree(caller, limits, self._courier, self._workers.of, self._clock, self._heard)
         self._hosts.add(host)
         return host
 
@@ -196,12 +193,7 @@ class Trees:
         others = [host for host in self._hosts if host.caller.name == caller.name]
         most = caller.limits.max_sessions
         if most is not None and len(others) >= most:
-            raise QueueFullError(
-                f"{caller.name} has {len(others)} tree sessions open, which is its limit",
-                field="max_sessions",
-                limit=f"{most} at a time",
-                retry_after=BUSY_RETRY,
-            )
+            raise _too_many(caller.name, len(others), most)
         for name, limit in (
             ("max_nodes", caller.limits.max_tree_nodes),
             ("max_blocks", caller.limits.max_tree_blocks),
@@ -250,6 +242,19 @@ def _smaller(own: TreeLimits, wanted: dict[str, Any]) -> TreeLimits:
         given = [value for value in (getattr(own, name), wanted.get(name)) if value is not None]
         values[name] = min(given) if given else None
     return TreeLimits(**values)
+
+
+def _too_many(whose: str, present: int, limit: int) -> CapacityError:
+    """With a time to come back, unless there never is one."""
+    if not limit:
+        text = f"{whose} may have no tree sessions"
+        return CapacityError(text, field="max_sessions", limit="none at all")
+    return QueueFullError(
+        f"{whose} has {present} tree sessions open, which is its limit",
+        field="max_sessions",
+        limit=f"{limit} at a time",
+        retry_after=BUSY_RETRY,
+    )
 
 
 def _check_share(caller: Caller, name: str, asked: int | float, present: int, limit: int) -> None:

@@ -123,7 +123,8 @@ class TreeSession:
         return self._held.blocks
 
     def snapshot(self) -> TreeOpened:
-        """The session as it is: a client's first event."""
+        """The session as it is: a client's first event, and a use of it."""
+        self.last_used = self._clock()
         nodes = tuple(self._growth.info(node) for node in self._nodes)
         return TreeOpened(self.name, self._model, self.seed, nodes, self._limits, block_size=self._block_size)
 

@@ -48,7 +48,7 @@ class Slow:
 def test_a_long_text_keeps_nobody_waiting(
     monkeypatch: pytest.MonkeyPatch, other: Callable[[Tokenizing], tuple[int, ...]]
 ) -> None:
-    one, slow = Tokenizing(TOKENIZER, VOCAB), Slow(monkeypatch)
+    one, slow = Tokenizing(TOKENIZER, len(VOCAB)), Slow(monkeypatch)
     with ThreadPoolExecutor(2) as pool:
         long = pool.submit(lambda: one.prompt(LONG, chat=False))
         assert slow.entered.wait(WAIT)
@@ -65,15 +65,14 @@ def test_a_long_text_keeps_nobody_waiting(
     ids=["text", "chat"],
 )
 def test_long_and_short_texts_become_the_same_tokens(prompt: Prompt, monkeypatch: pytest.MonkeyPatch) -> None:
-    by_copy = Tokenizing(TOKENIZER, VOCAB).prompt(prompt, chat=False)
+    by_copy = Tokenizing(TOKENIZER, len(VOCAB)).prompt(prompt, chat=False)
     monkeypatch.setattr(tokenizing, "LONG_TEXT", 2**30)
-    assert Tokenizing(TOKENIZER, VOCAB).prompt(prompt, chat=False) == by_copy
+    assert Tokenizing(TOKENIZER, len(VOCAB)).prompt(prompt, chat=False) == by_copy
 
 
 def test_a_tokenizer_that_cannot_be_copied() -> None:
     class Own:
         bos_token_id = None
-        lock = threading.Lock()
 
         def __init__(self) -> None:
             self.own = threading.Lock()

@@ -63,7 +63,9 @@ def test_calls_above_the_limit_are_told_when_to_come_back(puppet: Puppet) -> Non
     with running_server(puppet.backend(), max_requests=2) as server, stub_of(server) as stub:
         calls = [stub.Decode(request_of(max_tokens=4, name=name)) for name in ("first", "second")]
         jobs = [puppet.named("first"), puppet.named("second")]
-        assert is_busy(*refused(lambda: stub.Decode(request_of(max_tokens=4, name="third"))))
+        code, error = refused(lambda: stub.Decode(request_of(max_tokens=4, name="third")))
+        assert is_busy(code, error)
+        assert (error.field, error.limit) == ("max_requests", "2 at a time")
         assert is_busy(*refused(lambda: stub.Tokenize(pb.TokenizeRequest(prompt=pb.Prompt(text="x")))))
         assert stub.GetModel(pb.GetModelRequest()).name == "puppet"  # costs nothing
         puppet.finish(jobs[0], [5])

@@ -71,6 +71,20 @@ def test_calls_wait_until_it_serves() -> None:
     asyncio.run(check())
 
 
+def test_who_does_not_wait_to_the_end_is_told_of() -> None:
+    async def check() -> None:
+        async with opened() as (_, channel, log):
+            stub = DecodeServiceStub(channel)
+            with pytest.raises(grpc.aio.AioRpcError):
+                await stub.GetModel(pb.GetModelRequest(), timeout=0.1)
+            await asyncio.to_thread(log.lines, "request", 1)
+        [line] = log.lines("request")
+        assert (line["method"], line["caller"]) == ("GetModel", "anonymous")
+        assert line["status"] == "DEADLINE_EXCEEDED"
+
+    asyncio.run(check())
+
+
 def test_who_waits_in_vain_is_told_and_health_says_so_until_it_serves() -> None:
     async def check() -> None:
         async with opened(patience=0.0) as (server, channel, log):

@@ -47,7 +47,7 @@ def described(channel: grpc.Channel, version: str, symbol: str) -> DescriptorPoo
     """All that a server says of what `symbol` needs."""
     pool = DescriptorPool()
     answer = ask(channel, version, file_containing_symbol=symbol).file_descriptor_response
-    for data in answer.file_descriptor_proto:
+    for data in reversed(answer.file_descriptor_proto):  # what a file needs comes behind it
         pool.Add(descriptor_pb2.FileDescriptorProto.FromString(data))
     return pool
 
@@ -84,6 +84,13 @@ def test_services_are_listed_and_described(server: Running, version: str) -> Non
         for name in names:
             methods = described(channel, version, name).FindServiceByName(name).methods
             assert all(method.input_type.file.package == name.rpartition(".")[0] for method in methods)
+
+
+@pytest.mark.parametrize("name", ["BadRequest", "ErrorInfo", "RetryInfo", "Status"])
+def test_what_statuses_of_errors_hold_is_described(server: Running, name: str) -> None:
+    with server.channel() as channel:
+        found = described(channel, "v1", f"google.rpc.{name}").FindMessageTypeByName(f"google.rpc.{name}")
+        assert found.fields
 
 
 def test_calls_without_our_code(server: Running, llm: LLM) -> None:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from forkdecode import CancelledError
 from forkdecode.errors import ForkdecodeError
-from forkdecode.scheduler.events import GroupEvent
+from forkdecode.results import Delta, TokenLogprob
+from forkdecode.scheduler.events import CandidateRecord, GroupEvent, GroupFinished
 from forkdecode.server.backend import StepBell
-from forkdecode.server.stream import Courier
+from forkdecode.server.stream import Batch, Courier, Outbox, is_large_result
+from tests.server.puppet import USAGE
 
 
 class Loop:
@@ -122,3 +127,38 @@ def test_one_that_cannot_take_its_letter_costs_the_others_none_of_theirs() -> No
     loop.turn()
     assert box.events == [first, second]
     assert [str(context["exception"]) for context in loop.problems] == ["the disk is full"]
+
+
+def batch_of(tokens: int, top: int) -> Batch:
+    """What a reader takes at once that was late by so many tokens."""
+
+    async def take() -> Batch:
+        pairs = tuple((i, -1.0) for i in range(top))
+        delta = Delta("r", 0, (1,), "a", (TokenLogprob(1, -1.0, -1.0, pairs, pairs),))
+        named: Any = SimpleNamespace(request_id="r")
+        nothing: Any = None
+        outbox = Outbox(named, lambda _: [delta], Courier(asyncio.get_running_loop()), nothing)
+        for _ in range(tokens):
+            outbox.deliver(nothing)
+        return await outbox.take()
+
+    return asyncio.run(take())
+
+
+def test_what_a_slow_reader_left_is_not_converted_in_the_loop() -> None:
+    assert not batch_of(1, 10).is_large
+    large = batch_of(100, 100)
+    assert large.is_large
+    assert sum(len(event.logprobs or ()) for event in large.events if isinstance(event, Delta)) == 100
+
+
+@pytest.mark.parametrize(
+    ("tokens", "top", "is_large"),
+    [(2000, None, False), (2001, None, True), (100, 10, False), (100, 50, True)],
+)
+def test_which_results_are_large(tokens: int, top: int | None, is_large: bool) -> None:
+    pairs = tuple((i, -1.0) for i in range(top or 0))
+    one = TokenLogprob(1, -1.0, -1.0, pairs, pairs)
+    logprobs = None if top is None else (one,) * tokens
+    record = CandidateRecord(0, (1,) * tokens, "length", -1.0, -1.0, -1.0, logprobs)
+    assert is_large_result(GroupFinished("r", (record,), USAGE)) == is_large

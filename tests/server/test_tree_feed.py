@@ -208,7 +208,9 @@ class Hosted:
     def __init__(self) -> None:
         self.hand = Hand()
         courier = Courier(asyncio.get_running_loop())
-        self.host = HostedTree(ANYBODY, TreeLimits(), courier, self.hand, lambda: 0.0, lambda host: None)
+        self.host = HostedTree(
+            ANYBODY, TreeLimits(), courier, lambda size: self.hand, lambda: 0.0, lambda host: None
+        )
         self.session: Any = None
         self.feed = TreeFeed("t")
 
@@ -217,7 +219,7 @@ class Hosted:
             self.session = Told(emit)
             return self.session
 
-        opening = asyncio.ensure_future(self.host.open(make))
+        opening = asyncio.ensure_future(self.host.open(make, 0))
         await asyncio.sleep(0)
         await self.hand.work()
         await opening

@@ -18,6 +18,7 @@ from forkdecode.errors import (
     QueueFullError,
     UnavailableError,
 )
+from forkdecode.requests.prepare import RequestMaker
 from forkdecode.rpc.convert_tree_commands import OpenCall, ResumeCall, open_message, resume_message
 from forkdecode.rpc.v1 import decode_pb2 as pb
 from forkdecode.server.auth import read_tokens
@@ -46,7 +47,7 @@ from forkdecode.types import Options
 from tests.client.conftest import settle
 from tests.server.puppet import Puppet
 from tests.server.servers import Running, running_server, tiny_llm
-from tests.server.tree_calls import in_loop, left, raw
+from tests.server.tree_calls import RawSession, in_loop, left, raw
 
 SHORT = Options(max_tokens=3, ignore_eos=True)
 UNKNOWN = b"\xc0\x3e\x01"
@@ -90,6 +91,12 @@ def server(llm: LLM, clock: Clock) -> Iterator[Running]:
 @pytest.fixture
 def puppet() -> Puppet:
     return Puppet()
+
+
+def list_until_ended(session: RawSession) -> None:
+    """Reads what its server ends the session with."""
+    code, _ = session.status()
+    assert code is grpc.StatusCode.CANCELLED
 
 
 def sweep(server: Running) -> int:
@@ -220,6 +227,37 @@ class TestCommands:
             list(session.events())
 
 
+def test_no_sessions_at_all_is_no_full_queue(puppet: Puppet) -> None:
+    """Waiting does not help."""
+    with (
+        running_server(puppet.backend(), trees=TreeSettings(max_sessions=0)) as server,
+        raw(server) as session,
+    ):
+        session.send(open_message(OpenCall(OpenTree("hello"), {})))
+        code, error = session.status()
+    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert type(error) is CapacityError
+    assert (error.field, error.retry_after) == ("max_sessions", None)
+
+
+def test_an_engine_lost_while_a_session_is_opened_is_what_its_caller_hears(
+    puppet: Puppet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = RequestMaker.tokenize
+
+    def tokenize(self: RequestMaker, *prompt: Any, **more: Any) -> Any:
+        puppet.become("down")
+        for _ in server.lines("trees_ended", 1):
+            return plain(self, *prompt, **more)
+
+    with running_server(puppet.backend()) as server, raw(server) as session:
+        monkeypatch.setattr(RequestMaker, "tokenize", tokenize)
+        session.send(open_message(OpenCall(OpenTree("hello"), {})))
+        code, error = session.status()
+    assert code is grpc.StatusCode.UNAVAILABLE
+    assert "the engine ended" in str(error)
+
+
 class TestLostConnections:
     def test_resumed_as_it_was(self, server: Running) -> None:
         with raw(server) as first:
@@ -292,6 +330,20 @@ class TestLostConnections:
             late.send(pb.TreeCommand(resume_tree=pb.ResumeTree(tree=opened.tree, secret=opened.secret)))
             code, error = late.status()
             assert (code, error.field) == (grpc.StatusCode.INVALID_ARGUMENT, "tree")
+
+    def test_resuming_is_a_use(self, server: Running, clock: Clock) -> None:
+        with raw(server) as first:
+            opened = first.open()
+            clock.now += 599
+            left(server, first)
+        clock.now += 1
+        with raw(server) as second:
+            second.resume(opened)
+            clock.now += 599
+            assert sweep(server) == 1
+            clock.now += 1
+            assert sweep(server) == 0
+            list_until_ended(second)
 
     def test_the_grace_begins_anew(self, server: Running, clock: Clock) -> None:
         with raw(server) as session:
