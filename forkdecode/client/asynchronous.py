@@ -11,6 +11,7 @@ from forkdecode.calls.handle import AsyncHandle
 from forkdecode.calls.many import in_order_async, list_calls
 from forkdecode.calls.tree import AsyncTree
 from forkdecode.client.address import DEFAULT_ADDRESS
+from forkdecode.client.attempts import Siblings
 from forkdecode.client.settings import Settings, Tls, check_timeout
 from forkdecode.client.transport import Transport
 from forkdecode.client.tree_links import AsyncRemoteLink
@@ -85,7 +86,8 @@ class AsyncClient:
         the await cancels the requests."""
         letters = self._writer.decode_all(prompt, strategy, options, given, chat=chat, request_id=request_id)
         seconds = self._seconds(timeout)
-        handles = [self._start(letter, seconds) for letter in letters]
+        siblings = Siblings()
+        handles = [self._start(letter, seconds, siblings) for letter in letters]
         try:
             results = [await handle.result() for handle in handles]
         finally:
@@ -156,11 +158,11 @@ class AsyncClient:
     ) -> AsyncIterator[Any]:
         """Client.decode_many as an async generator."""
 
+        seconds, siblings = self._seconds(timeout), Siblings()
+
         async def decode(prompt: Any, strategy: Any, options: Any, name: Any) -> DecodeResult:
-            handle = await self.submit(
-                prompt, strategy, options=options, chat=chat, request_id=name, timeout=timeout, **given
-            )
-            return await handle.result()
+            letter = self._writer.decode(prompt, strategy, options, given, chat=chat, request_id=name)
+            return await self._start(letter, seconds, siblings).result()
 
         calls = list_calls(prompts, strategy, options, request_id)
         return in_order_async(decode, calls, concurrency, progress, return_errors=return_errors)
@@ -246,10 +248,10 @@ class AsyncClient:
         link = await AsyncRemoteLink.open(self, self._transport, begin, self._seconds(timeout))
         return await AsyncTree.create(link)
 
-    def _start(self, letter: Letter, timeout: float | None) -> AsyncHandle:
+    def _start(self, letter: Letter, timeout: float | None, siblings: Siblings | None = None) -> AsyncHandle:
         sending = _Sending()
         handle = AsyncHandle(letter.request_id, read_events, sending.cancel)
-        sending.task = self._transport.start(letter, handle.put_here, timeout)
+        sending.task = self._transport.start(letter, handle.put_here, timeout, siblings)
         return handle
 
 

@@ -4,12 +4,36 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from forkdecode.errors import ForkdecodeError, InvalidRequestError, QueueFullError, UnavailableError
 
 FIRST_DELAY = 0.1
 MAX_DELAY = 5.0
 """Seconds: the waits double from the first to the longest, unless the server names another."""
+
+
+class Siblings:
+    """The requests of one list, which are sent at once: however many they are, a server that is full with
+    some of them will take the others."""
+
+    def __init__(self) -> None:
+        self._running = 0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """While one of them is at the server, or on its way."""
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
+
+    @property
+    def any_runs(self) -> bool:
+        """Whether one is."""
+        return self._running > 0
 
 
 class Attempts:
@@ -27,16 +51,19 @@ class Attempts:
         """For the next attempt; None for no limit."""
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
-    def delay(self, error: ForkdecodeError) -> float | None:
-        """Seconds to wait before the next attempt, or None if `error` is final."""
-        if not self._left or not self._is_passing(error):
+    def delay(self, error: ForkdecodeError, others_run: bool = False) -> float | None:
+        """Seconds to wait before the next attempt, or None if `error` is final. others_run: of the same list;
+        while they do, it is no retry to find the server full."""
+        waits_its_turn = others_run and isinstance(error, QueueFullError)
+        if not (self._left or waits_its_turn) or not self._is_passing(error):
             return None
         delay = _jittered(min(MAX_DELAY, FIRST_DELAY * 2**self._made), error.retry_after)
         left = self.seconds_left()
         if left is not None and left <= delay:
             return None
-        self._left -= 1
-        self._made += 1
+        if not waits_its_turn:
+            self._left -= 1
+            self._made += 1
         return delay
 
     def _is_passing(self, error: ForkdecodeError) -> bool:

@@ -21,7 +21,8 @@ class LoopThread:
         self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._ending = False
-        self._posting = threading.Lock()
+        # Not a plain one: within post(), garbage may be collected whose end posts.
+        self._posting = threading.RLock()
         self._thread = threading.Thread(target=self._run, name="forkdecode-client", daemon=True)
         self._thread.start()
 

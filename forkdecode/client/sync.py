@@ -14,6 +14,7 @@ from forkdecode.calls.handle import EventStream, Handle
 from forkdecode.calls.many import in_order
 from forkdecode.calls.tree import Tree
 from forkdecode.client.address import DEFAULT_ADDRESS
+from forkdecode.client.attempts import Siblings
 from forkdecode.client.loop_thread import LoopThread
 from forkdecode.client.settings import Settings, Tls, check_timeout
 from forkdecode.client.transport import Put, Transport
@@ -113,7 +114,8 @@ class Client:
         """
         letters = self._writer.decode_all(prompt, strategy, options, given, chat=chat, request_id=request_id)
         seconds = self._seconds(timeout)
-        handles = [self._start(letter, seconds) for letter in letters]
+        siblings = Siblings()
+        handles = [self._start(letter, seconds, siblings=siblings) for letter in letters]
         try:
             results = [handle.result() for handle in handles]
         except BaseException:
@@ -175,11 +177,11 @@ class Client:
     ) -> Iterator[Any]:
         """LLM.decode_many by the server: the results of many prompts, in their order, with at most
         `concurrency` of them at work at a time."""
-        seconds = self._seconds(timeout)
+        seconds, siblings = self._seconds(timeout), Siblings()
 
         def start(prompt: Any, strategy: Any, options: Any, name: Any, heard: Callable[[], None]) -> Handle:
             letter = self._writer.decode(prompt, strategy, options, given, chat=chat, request_id=name)
-            return self._start(letter, seconds, heard)
+            return self._start(letter, seconds, heard, siblings)
 
         return in_order(
             start, prompts, strategy, options, request_id, concurrency, progress, return_errors=return_errors
@@ -277,9 +279,13 @@ class Client:
         return Tree(RemoteLink(link, link.loop, link.transport, begin, self._seconds(timeout)))
 
     def _start(
-        self, letter: Letter, timeout: float | None, heard: Callable[[], None] | None = None
+        self,
+        letter: Letter,
+        timeout: float | None,
+        heard: Callable[[], None] | None = None,
+        siblings: Siblings | None = None,
     ) -> Handle:
-        sending = _Sending(self._link, letter, timeout)
+        sending = _Sending(self._link, letter, timeout, siblings)
         handle = Handle(letter.request_id, read_events, sending.cancel, heard)
         self._link.loop.post(partial(sending.begin, handle.put))
         return handle
@@ -297,16 +303,17 @@ class _Link:
 class _Sending:
     """One request on its way. Its handle holds it, and so the link, until it ends."""
 
-    def __init__(self, link: _Link, letter: Letter, timeout: float | None) -> None:
+    def __init__(self, link: _Link, letter: Letter, timeout: float | None, siblings: Siblings | None) -> None:
         self._link = link
         self._letter = letter
         self._timeout = timeout
+        self._siblings = siblings
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, put: Put) -> None:
         """In the loop."""
         try:
-            self._task = self._link.transport.start(self._letter, put, self._timeout)
+            self._task = self._link.transport.start(self._letter, put, self._timeout, self._siblings)
         except ForkdecodeError as error:
             put(error)
 

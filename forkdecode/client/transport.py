@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, NoReturn, TypeAlias
+from collections.abc import Callable, Coroutine
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import grpc
 
 from forkdecode.client.address import unknown_host
-from forkdecode.client.attempts import Attempts
+from forkdecode.client.attempts import Attempts, Siblings
 from forkdecode.client.settings import Settings
 from forkdecode.client.tree_call import Put as PutTree
 from forkdecode.client.tree_call import TreeCall
@@ -30,6 +30,7 @@ from forkdecode.rpc.v1 import decode_pb2 as pb
 from forkdecode.rpc.v1.decode_pb2_grpc import DecodeServiceStub
 from forkdecode.tree_types import TreeOpened
 
+T = TypeVar("T")
 Put: TypeAlias = Callable[[list[Event] | ForkdecodeError], None]
 """Takes a request's events; an error, or a list that ends with Finished, is the last. Must not block."""
 
@@ -47,7 +48,8 @@ class Transport:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._channel: grpc.aio.Channel | None = None
         self._stub: Any = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        """Calls that have not ended, trees that are being opened."""
         self._trees: set[TreeCall] = set()
         self._endings: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -59,14 +61,15 @@ class Transport:
             "stream or tree): make a client of its own there"
         )
 
-    def start(self, letter: Letter, put: Put, timeout: float | None) -> asyncio.Task[None]:
+    def start(
+        self, letter: Letter, put: Put, timeout: float | None, siblings: Siblings | None = None
+    ) -> asyncio.Task[None]:
         """Sends a request; `put` hears of it until it ends. Cancelling the task ends it with
-        CancelledError. timeout: seconds for all of it."""
-        task = self._connected().create_task(self._decode(letter, put, timeout))
-        self._tasks.add(task)
+        CancelledError. timeout: seconds for all of it. siblings: those of the same list."""
+        self._connected()
+        task = self._task(self._decode(letter, put, timeout, siblings or Siblings()))
 
         def ended(task: asyncio.Task[None]) -> None:
-            self._tasks.discard(task)
             if task.cancelled():
                 put(self._cancelled(letter.request_id))
             elif (error := task.exception()) is not None:  # what the server sent makes no sense
@@ -80,6 +83,22 @@ class Transport:
     async def unary(self, method: str, message: Any, timeout: float | None, request_id: str | None) -> Any:
         """The answer of a call that has one. Raises ForkdecodeError."""
         self._connected()
+        task = self._task(self._unary(method, message, timeout, request_id))
+        return await self._until_closed(task, request_id)
+
+    async def tree(self, begin: pb.TreeCommand, put: PutTree, timeout: float | None) -> TreeCall:
+        """Opens or resumes a tree session; `put` hears of it until it ends. timeout: seconds until it is
+        open. Raises ForkdecodeError."""
+        self._connected()
+        task = self._task(self._tree(begin, put, timeout))
+        try:
+            return await self._until_closed(task, None)
+        except asyncio.CancelledError:
+            if task.done() and not task.cancelled() and task.exception() is None:
+                self._task(task.result().close())  # it was opened just before
+            raise
+
+    async def _unary(self, method: str, message: Any, timeout: float | None, request_id: str | None) -> Any:
         attempts = Attempts(self._settings.retries, timeout)
         while True:
             try:
@@ -88,19 +107,12 @@ class Transport:
                 )
             except grpc.aio.AioRpcError as error:
                 failure = self._told(error, request_id, timeout)
-            except asyncio.CancelledError:
-                if self._closed:
-                    raise self._cancelled(request_id) from None
-                raise
             delay = attempts.delay(failure)
             if delay is None:
                 raise failure
             await asyncio.sleep(delay)
 
-    async def tree(self, begin: pb.TreeCommand, put: PutTree, timeout: float | None) -> TreeCall:
-        """Opens or resumes a tree session; `put` hears of it until it ends. timeout: seconds until it is
-        open. Raises ForkdecodeError."""
-        loop = self._connected()
+    async def _tree(self, begin: pb.TreeCommand, put: PutTree, timeout: float | None) -> TreeCall:
         attempts = Attempts(self._settings.retries, timeout)
         while True:
             call = self._stub.Session(metadata=self._settings.metadata)
@@ -109,7 +121,7 @@ class Transport:
                     await write(call, begin)
                     first = await call.read()
                 if isinstance(first, pb.TreeEvent):
-                    return self._opened(loop, call, first, put)
+                    return self._opened(call, first, put)
                 failure: ForkdecodeError = UnavailableError("the server ended the call without a session")
             except grpc.aio.AioRpcError as error:
                 failure = self._told(error, None, timeout)
@@ -125,16 +137,12 @@ class Transport:
                 raise failure
             await asyncio.sleep(delay)
 
-    def _opened(
-        self, loop: asyncio.AbstractEventLoop, call: Any, first: pb.TreeEvent, put: PutTree
-    ) -> TreeCall:
+    def _opened(self, call: Any, first: pb.TreeEvent, put: PutTree) -> TreeCall:
         events = tree_events(first)
-        if self._closed or not events or not isinstance(events[0], TreeOpened):
-            raise (
-                EngineClosedError("the client was closed")
-                if self._closed
-                else ForkdecodeError("the answer cannot be read: a session does not begin with what it is")
-            )
+        if self._closed:
+            raise self._cancelled(None)
+        if not events or not isinstance(events[0], TreeOpened):
+            raise ForkdecodeError("the answer cannot be read: a session does not begin with what it is")
         tree = TreeCall(call, events, put)
         self._trees.add(tree)
         tree.ended.add_done_callback(lambda _: self._trees.discard(tree))
@@ -143,11 +151,10 @@ class Transport:
     async def close(self) -> None:
         """Ends what is running with EngineClosedError. Idempotent."""
         self._closed = True
-        await asyncio.gather(*(tree.close() for tree in list(self._trees)), return_exceptions=True)
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, *(tree.close() for tree in list(self._trees)), return_exceptions=True)
         if self._endings:
             await asyncio.wait(list(self._endings), timeout=_LAST_STATUS)
         if self._channel is not None:
@@ -165,7 +172,25 @@ class Transport:
             self._stub = DecodeServiceStub(self._channel)  # type: ignore[no-untyped-call]
         return loop
 
-    async def _decode(self, letter: Letter, put: Put, timeout: float | None) -> None:
+    def _task(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """One that close() ends."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _until_closed(self, task: asyncio.Task[T], request_id: str | None) -> T:
+        """Waits for a task, and no longer than until close(), whatever it waits for. Raises EngineClosedError
+        then. Who stops waiting cancels it."""
+        try:
+            return await task
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if not self._closed or (caller is not None and caller.cancelling()):
+                raise
+            raise self._cancelled(request_id) from None
+
+    async def _decode(self, letter: Letter, put: Put, timeout: float | None, siblings: Siblings) -> None:
         attempts = Attempts(self._settings.retries, timeout)
         while True:
             events = Events(letter.strategy)
@@ -174,13 +199,14 @@ class Transport:
                 letter.message, timeout=attempts.seconds_left(), metadata=self._settings.metadata
             )
             try:
-                async for message in call:
-                    heard = True
-                    found = events.of(message)
-                    put(found)
-                    if found and isinstance(found[-1], Finished):
-                        self._see_out(call)
-                        return
+                with siblings.running():
+                    async for message in call:
+                        heard = True
+                        found = events.of(message)
+                        put(found)
+                        if found and isinstance(found[-1], Finished):
+                            self._see_out(call)
+                            return
                 failure: ForkdecodeError = UnavailableError(
                     "the server ended the stream without a result", request_id=letter.request_id
                 )
@@ -189,7 +215,7 @@ class Transport:
             except BaseException:
                 call.cancel()
                 raise
-            delay = None if heard else attempts.delay(failure)
+            delay = None if heard else attempts.delay(failure, siblings.any_runs)
             if delay is None:
                 put(failure)
                 return

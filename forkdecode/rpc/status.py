@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -54,6 +55,8 @@ _BY_CODE: Mapping[grpc.StatusCode, type[ForkdecodeError]] = {
     _Code.DEADLINE_EXCEEDED: errors.DeadlineError,
 }
 """For a status without our details: of a proxy, of another server, or of gRPC itself."""
+_TOO_LARGE = re.compile(r"(?:SERVER: )?Received message larger than max \((\d+) vs\. (\d+)\)")
+"""What gRPC itself says of a request that the server takes no more of."""
 
 
 class RpcStatus(NamedTuple):
@@ -142,6 +145,10 @@ def error_of(error: Any) -> ForkdecodeError:
     call. Without our details it is told by the status code."""
     code, text, trailers = error.code(), error.details() or "", error.trailing_metadata() or ()
     info, bad, retry = _found(trailers)
+    if code is _Code.RESOURCE_EXHAUSTED and (sizes := _TOO_LARGE.match(text)):
+        limit = f"at most {sizes[2]} bytes"
+        problem = f"request: it has {sizes[1]} bytes; allowed: {limit}"
+        return errors.CapacityError(problem, field="request", limit=limit)
     kind = _CLASSES.get(info.reason, ForkdecodeError) if info.domain == DOMAIN else _by_code(code, retry)
     field = info.metadata.get("field")
     if field is None and bad.field_violations:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import random
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from forkdecode import LLM, AsyncClient, Client, Greedy, NodeDelta, NodePath, Sample, TreeLimits
+from forkdecode.calls.picture import Picture
 from forkdecode.calls.tree import AsyncTree, Node, Tree
 from forkdecode.constraint_types import FromCatalogue, Regex
 from forkdecode.errors import (
+    CancelledError,
     CapacityError,
     EngineClosedError,
     ForkdecodeError,
@@ -324,6 +328,26 @@ class TestSessions:
                 with pytest.raises(CapacityError) as caught:
                     tree.import_(NodePath("m", 0, None, (1,), 0, "", 3))
                 assert str(caught.value) == str(error)
+
+    @pytest.mark.parametrize("error", [CancelledError("idle"), CapacityError("the reader is too slow")])
+    def test_a_tree_that_was_ended_is_saved_as_it_was(self, error: ForkdecodeError, tmp_path: Path) -> None:
+        with scripted(fails(error)) as script, Client(script.address, retries=0) as client:
+            tree = client.tree()
+            node = NodePath("m", 0, None, (1,), 0, "", 3)
+            with pytest.raises(type(error)):
+                tree.import_(node)
+            tree.save(tmp_path / "ended.fd")
+
+            async def check() -> None:
+                async with AsyncClient(script.address, retries=0) as other:
+                    tree = await other.tree()
+                    with pytest.raises(type(error)):
+                        await tree.import_(node)
+                    await tree.save(tmp_path / "too.fd")
+
+            asyncio.run(check())
+        for name in ("ended", "too"):
+            assert Picture.of_json(json.loads((tmp_path / f"{name}.fd").read_text()))
 
     def test_a_server_that_is_not_there(self) -> None:
         with Client("127.0.0.1:1", retries=0) as client, pytest.raises(UnavailableError):

@@ -16,10 +16,10 @@ from forkdecode.calls.tree.link import AsyncTreeLink
 from forkdecode.calls.tree.node import Node
 from forkdecode.calls.tree.parts import Importing, exports
 from forkdecode.calls.tree.reader import Reader
-from forkdecode.calls.tree.saved import read_saved, write_saved
+from forkdecode.calls.tree.saved import read_saved, while_open, write_saved
 from forkdecode.calls.tree.verbs import Nodes, Verb
 from forkdecode.calls.tree.view import Reply, TreeView
-from forkdecode.errors import EngineClosedError, ForkdecodeError, UnavailableError, invalid
+from forkdecode.errors import ForkdecodeError, invalid
 from forkdecode.results import ScoredContinuation
 from forkdecode.tree_types import NodeDelta, NodePath, NodeStopped, TreeLimits, TreeOpened
 from forkdecode.types import Greedy, Options, Sample
@@ -258,7 +258,7 @@ class AsyncTree:
     ) -> None:
         """Tree.save, awaited."""
         paths: list[NodePath] = []
-        with contextlib.suppress(EngineClosedError, UnavailableError):
+        with while_open(self._view):
             paths = await self.export([node for node in self.nodes if not node.is_generating])
         picture = draw(self._view, title, scores)
         await asyncio.to_thread(write_saved, path, picture, paths)

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from forkdecode.calls.picture import Picture
+from forkdecode.calls.tree.view import TreeView
 from forkdecode.checks import shown
-from forkdecode.errors import invalid
+from forkdecode.errors import ForkdecodeError, UnavailableError, invalid
 from forkdecode.tree_types import NodePath
 
 SAVED = "what Tree.save wrote, or exported nodes as JSON (a list, or one a line)"
+
+
+@contextmanager
+def while_open(view: TreeView) -> Iterator[None]:
+    """What is asked of a tree meanwhile need not be had of one that has ended, whatever it ended with."""
+    try:
+        yield
+    except UnavailableError:
+        return
+    except ForkdecodeError:
+        if view.error is None:
+            raise
 
 
 def write_saved(path: str | os.PathLike[str], picture: Picture, paths: Sequence[NodePath]) -> None:

@@ -17,12 +17,12 @@ from forkdecode.calls.tree.drawing import draw, write_page
 from forkdecode.calls.tree.link import TreeLink
 from forkdecode.calls.tree.node import Node
 from forkdecode.calls.tree.parts import Importing, exports
-from forkdecode.calls.tree.saved import read_saved, write_saved
+from forkdecode.calls.tree.saved import read_saved, while_open, write_saved
 from forkdecode.calls.tree.stream import NodeStream
 from forkdecode.calls.tree.verbs import Nodes, Verb
 from forkdecode.calls.tree.view import Reply, TreeView
 from forkdecode.checks import check_float
-from forkdecode.errors import EngineClosedError, ForkdecodeError, UnavailableError, invalid
+from forkdecode.errors import ForkdecodeError, invalid
 from forkdecode.results import ScoredContinuation
 from forkdecode.tree_types import Command, Decode, NodePath, TreeEvent, TreeLimits, TreeOpened
 from forkdecode.types import Greedy, Options, Sample
@@ -258,7 +258,7 @@ class Tree:
         `forkdecode tree show` makes render()'s page of. Nodes that are being generated are only shown, and
         so are all of a tree that has ended. Raises as render()."""
         paths: list[NodePath] = []
-        with contextlib.suppress(EngineClosedError, UnavailableError):
+        with while_open(self._view):
             paths = self.export([node for node in self.nodes if not node.is_generating])
         with self._changed:
             picture = draw(self._view, title, scores)
