@@ -97,7 +97,8 @@ class _Memory:
         """[T, width]"""
         key = name, width
         if key not in self._tensors:
-            self._tensors[key] = torch.zeros(self._rows, width)
+            # Named: another thread's from_pretrained may have changed the default, which is the process's.
+            self._tensors[key] = torch.zeros(self._rows, width, dtype=torch.float32)
         return self._tensors[key]
 
 

@@ -127,5 +127,6 @@ class LayerTape:
     def _scratch_of(self, plan: CpuAttentionPlan, numbers: int) -> tuple[torch.Tensor, int]:
         """Zeros, for what pads a row of it is never written; and how many of them a thread has."""
         if id(plan) not in self._scratch:
-            self._scratch[id(plan)] = torch.zeros(self._threads * numbers), numbers
+            zeros = torch.zeros(self._threads * numbers, dtype=torch.float32)
+            self._scratch[id(plan)] = zeros, numbers
         return self._scratch[id(plan)]

@@ -193,7 +193,7 @@ class Driver:
 
     def _distribution(self, result: SelectionResult) -> torch.Tensor:
         assert result.error is None, result.error
-        out = torch.full((self.vocab,), float("-inf"))
+        out = torch.full((self.vocab,), float("-inf"), dtype=torch.float32)
         out[torch.from_numpy(result.tokens)] = torch.from_numpy(result.logprobs)
         return out
 

@@ -148,7 +148,8 @@ def _online(
 ) -> torch.Tensor:
     """Softmax over all pieces with a running maximum and sum, float32."""
     lowest = torch.finfo(torch.float32).min
-    top = torch.full((*rows.shape[:2], 1), lowest) if sink is None else sink.float()
+    size = *rows.shape[:2], 1
+    top = torch.full(size, lowest, dtype=torch.float32) if sink is None else sink.float()
     total = torch.zeros_like(top) if sink is None else torch.ones_like(top)
     out = torch.zeros(rows.shape, dtype=torch.float32)
     for piece in tile.pieces:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from forkdecode_kernels.node_list import NodeList
@@ -20,9 +22,10 @@ def node_attention(
     """query [H, T, D], kv [2, K, B, S, D] -> [T, H, D] in the query's dtype; zeros outside the list."""
     heads, tokens, dim = query.shape
     out = torch.zeros(tokens, heads, dim, dtype=query.dtype, device=query.device)
-    values = torch.zeros(nodes.num_parts, heads, dim, device=query.device)
-    lse = torch.full((nodes.num_parts, heads), -torch.inf, device=query.device)
-    sink = torch.full((heads,), -torch.inf, device=query.device) if sinks is None else sinks.float()
+    exact: Any = {"dtype": torch.float32, "device": query.device}
+    values = torch.zeros(nodes.num_parts, heads, dim, **exact)
+    lse = torch.full((nodes.num_parts, heads), -torch.inf, **exact)
+    sink = torch.full((heads,), -torch.inf, **exact) if sinks is None else sinks.float()
     counts = nodes.counts[:, 0].tolist()
     items = torch.cat([nodes.small_items[: counts[0]], nodes.large_items[: counts[1]]]).tolist()
     for first, count, block, length, position, part, *_ in items:
@@ -59,7 +62,7 @@ def _partial(
     scores = torch.einsum("hnd,hld->nhl", query, keys) * scale
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
-    scores = scores.masked_fill(~seen.reshape(-1, 1, seen.shape[-1]), -torch.inf)
+    scores = scores.masked_fill(~seen[..., None, :], -torch.inf)
     weights = torch.softmax(scores, -1).nan_to_num(0.0)
     return torch.einsum("nhl,hld->nhd", weights, values), torch.logsumexp(scores, -1)
 

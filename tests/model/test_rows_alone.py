@@ -1,0 +1,124 @@
+"""A row's bits don't depend on the rows beside it, however many threads torch cuts its loops over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import Olmo2Config
+
+from forkdecode.model.rows_alone import PIECES, RowsAlone, whole_vectors
+from tests.model.driver import Driver, StepBuilder
+from tests.models import _COMMON, VOCAB, tiny_model
+
+WIDTH = 2816
+"""Three threads' chunks of 32 such rows end in rows 10, 21 and 31."""
+FUNCTIONS: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
+    torch.nn.functional.silu,
+    torch.sigmoid,
+    torch.nn.functional.gelu,
+    torch.nn.functional.softplus,
+    torch.tanh,
+    torch.exp,
+    torch.cos,
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def four_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    yield
+    torch.set_num_threads(before)
+
+
+def random(*shape: int, seed: int = 1) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float32) * 3
+
+
+def test_that_torch_s_own_loops_don_t_leave_rows_alone() -> None:
+    """Else all this has no reason."""
+    x = random(32, WIDTH)
+    apart = [torch.cat([f(x[i : i + 16]) for i in (0, 16)]) for f in FUNCTIONS]
+    assert not all(torch.equal(f(x), want) for f, want in zip(FUNCTIONS, apart, strict=True))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    function=st.sampled_from(FUNCTIONS),
+    rows=st.integers(1, 70),
+    width=st.sampled_from([1, 2, 60, 64, 100, WIDTH]),
+    seed=st.integers(0, 9),
+)
+def test_each_row_is_as_it_is_alone(
+    function: Callable[[torch.Tensor], torch.Tensor], rows: int, width: int, seed: int
+) -> None:
+    x = random(rows, width, seed=seed)
+    with RowsAlone():
+        found = function(x)
+        alone = [function(x[i : i + 1]) for i in (0, rows // 2, rows - 1)]
+    assert torch.equal(torch.cat(alone), found[[0, rows // 2, rows - 1]])
+    assert torch.allclose(found, function(x), rtol=1e-6, atol=1e-7)
+
+
+def test_what_a_function_takes_besides_is_kept() -> None:
+    x = random(3, 5)
+    with RowsAlone():
+        assert torch.allclose(
+            torch.nn.functional.gelu(x, approximate="tanh"), torch.nn.functional.gelu(x, approximate="tanh")
+        )
+        assert torch.equal(torch.sigmoid(input=x), torch.sigmoid(x))
+        strided = torch.nn.functional.silu(x[:, ::2])
+        assert torch.equal(x**3, x * x * x)
+        y = x.clone()
+        assert torch.nn.functional.silu(y, inplace=True) is y
+    assert torch.equal(y, torch.nn.functional.silu(x))
+    assert torch.allclose(strided, torch.nn.functional.silu(x)[:, ::2])
+    assert torch.allclose(whole_vectors(torch.pow, 2_048, x.abs(), 1.5), x.abs() ** 1.5)
+
+
+def test_no_function_is_without_a_piece_that_one_thread_computes() -> None:
+    assert set(PIECES.values()) == {2_048, 32_768}
+
+
+@pytest.mark.parametrize(("experts", "hidden"), [(8, 512), (60, 256)])
+def test_a_router_s_rows_are_as_they_are_alone(experts: int, hidden: int) -> None:
+    weight = torch.nn.Parameter(random(experts, hidden))
+    x, loops = random(130, hidden, seed=2), RowsAlone()
+    with torch.inference_mode(), loops:
+        whole = torch.nn.functional.linear(x, weight)
+        some = [torch.nn.functional.linear(x[:rows], weight) for rows in (1, 16, 48, 129)]
+        fresh = torch.nn.functional.linear(x, weight * 1)
+    assert all(torch.equal(part, whole[: len(part)]) for part in some)
+    assert torch.allclose(fresh, whole, rtol=1e-4, atol=1e-3)
+    assert torch.allclose(whole, x @ weight.t(), rtol=1e-4, atol=1e-3)
+
+
+def tokens(n: int, seed: int) -> list[int]:
+    return np.random.default_rng(seed).integers(0, VOCAB, n).tolist()  # type: ignore[no-any-return]
+
+
+def test_batch_mates_change_no_bit_of_transformers_modules() -> None:
+    """A row of OLMo 2 alone, and among 31 others in the places where chunks of three threads end."""
+    config = Olmo2Config(**(_COMMON | {"intermediate_size": WIDTH}))
+    driver = Driver(tiny_model("olmo2", config=config), num_blocks=800)
+    mates = [driver.open(tokens(3, 100 + i)) for i in range(31)]
+    for mate in mates:
+        driver.prefill(mate)
+    # Where it made a difference.
+    for seed, place in ((1, 21), (2, 10), (5, 31)):
+        alone, beside = driver.open(tokens(9, seed)), driver.open(tokens(9, seed))
+        want = driver.prefill(alone)
+        for i, mate in enumerate(mates):
+            driver.fork(mate, [0], tokens(1, 1000 * seed + i))
+        step = StepBuilder()
+        step.prefill(beside, 8)
+        driver.run(step)
+        got = driver.decode(*mates[:place], beside, *mates[place:])[place]
+        assert torch.equal(got, want[0]), (seed, place)
+        alone.table.release()
+        beside.table.release()
