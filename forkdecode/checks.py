@@ -23,8 +23,16 @@ def shown(value: object) -> str:
     """`value` as an error text quotes it: like repr(), but short whatever it is."""
     try:
         return _SHORT.repr(value)
-    except Exception:  # a caller's object may do anything, and Python refuses to print a huge integer
+    except BaseException:  # a caller's object may do anything, and Python refuses to print a huge integer
         return f"this {type(value).__name__}"
+
+
+def told(error: BaseException) -> str:
+    """The kind of an error of a caller's code and what it says, which is the caller's code, too."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except BaseException:
+        return f"{type(error).__name__}, which can't be shown"
 
 
 def keep(record: object, name: str, check: Callable[..., object], *bounds: Any, **more: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from forkdecode.allowed import Allowed, AllowedLists
-from forkdecode.checks import shown
+from forkdecode.checks import shown, told
 from forkdecode.errors import GroupFailedError
 from forkdecode.step import I32, I64
 from forkdecode.types import PrefixFunction
@@ -48,10 +48,10 @@ class CallableConstraint:
         try:
             answer = self.function(0, tokens)
         except BaseException as error:  # it may raise anything, sys.exit() too
-            raise _failed(f"raised {type(error).__name__}: {error}{_place(error)}") from error
+            raise _failed(f"raised {told(error)}{_place(error)}") from error
         try:
             ids = np.asarray(answer if hasattr(answer, "__array__") else list(answer))
-        except Exception as error:  # its answer may be anything, too
+        except BaseException as error:  # its answer may be anything, too, a generator of such code
             raise _failed(f"returned {shown(answer)}, which lists no token ids") from error
         if not ids.size:
             raise _failed("returned no token id: nothing may follow")

@@ -12,6 +12,7 @@ from functools import partial
 import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLParserLimits
 
+from forkdecode.checks import told
 from forkdecode.constraints.grammar_rows import Compiled, GrammarConstraint, Workers, masks
 from forkdecode.constraints.grammar_text import (
     GrammarError,
@@ -177,6 +178,14 @@ class Grammars:
             return self._tokens[opening]
 
     def _compile(self, key: _Key) -> Compiled:
+        try:
+            return self._compiled(key)
+        except Exception:
+            raise
+        except BaseException as error:  # a panic of llguidance
+            raise GrammarError(told(error)) from error
+
+    def _compiled(self, key: _Key) -> Compiled:
         spec, opening = key
         tokens = self._having_tokens(opening)
         root = LLMatcher(

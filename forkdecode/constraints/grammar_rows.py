@@ -19,6 +19,7 @@ from llguidance import LLExecutor, LLMatcher
 from numpy.typing import NDArray
 
 from forkdecode.allowed import Allowed, AllowedBits
+from forkdecode.checks import told
 from forkdecode.constraints.grammar_tokens import GrammarTokens, Words, bits
 from forkdecode.errors import GroupFailedError
 from forkdecode.step import I32, I64
@@ -163,8 +164,10 @@ class GrammarRows:
             with self._lock:
                 self._matchers = matchers
             self._words.set_result(AllowedBits(words))
-        except BaseException as error:
+        except Exception as error:
             self._words.set_exception(error)
+        except BaseException as error:  # a panic of llguidance, which must not end who waits for it
+            self._words.set_exception(GroupFailedError(f"constraint: {told(error)}", field="constraint"))
 
     def _take(self, parents: I32) -> list[LLMatcher]:
         """A matcher for each child, that nobody else has."""

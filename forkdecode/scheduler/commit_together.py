@@ -15,6 +15,7 @@ from forkdecode.scheduler.moving import Moving
 from forkdecode.scheduler.outcome import top_of_rows
 from forkdecode.step import SelectionResult
 from forkdecode.strategies.hypotheses import NO_HYPOTHESES
+from forkdecode.strategies.policy import GroupRows, Policy
 from forkdecode.strategies.together import GoingOn, go_on_together
 
 
@@ -28,11 +29,20 @@ def all_going_on(groups: Sequence[SequenceGroup], results: Sequence[SelectionRes
     policies = [groups[i].policy for i in places]
     answers = [results[i] for i in places]
     rows = [groups[i].rows for i in places]
-    counts = [p.goes_on(a, r) for p, a, r in zip(policies, answers, rows, strict=True)]
+    counts = [_going_on(p, a, r) for p, a, r in zip(policies, answers, rows, strict=True)]
     together = go_on_together(policies, answers, rows, counts)
     for place, going in zip(places, together, strict=True):
         found[place] = going
     return found
+
+
+def _going_on(policy: Policy, result: SelectionResult, rows: GroupRows) -> int:
+    """Policy.goes_on; 0 where it raises, as a caller's scorer may: decide() is asked then, and what it raises
+    ends its group alone."""
+    try:
+        return policy.goes_on(result, rows)
+    except Exception:
+        return 0
 
 
 def _plain(group: SequenceGroup, result: SelectionResult) -> bool:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from forkdecode.checks import shown
+from forkdecode.checks import shown, told
 from forkdecode.errors import GroupFailedError
 from forkdecode.step import F32
 from forkdecode.strategies.hypotheses import F64
@@ -94,10 +94,7 @@ class _CustomScores:
         try:
             answer = self._scorer.function(sums, generated, self._scorer.data)
         except BaseException as error:  # a caller's function may raise anything, sys.exit() too
-            failure = GroupFailedError(
-                f"scorer: the function failed: {type(error).__name__}: {error}", field="scorer"
-            )
-            raise failure from error
+            raise GroupFailedError(f"scorer: the function failed: {told(error)}", field="scorer") from error
         return _checked(answer, len(selection))
 
     def hope(self, selection: np.float32, generated: int, max_tokens: int) -> float:
@@ -107,7 +104,7 @@ class _CustomScores:
 def _checked(answer: object, count: int) -> F64:
     try:
         scores: F64 = np.asarray(answer, np.float64).copy()  # the caller may keep it
-    except Exception:  # so may what it returns: a tensor with a gradient raises RuntimeError
+    except BaseException:  # so may what it returns: a tensor with a gradient raises RuntimeError
         scores = np.empty(0, np.float64)
     if scores.shape != (count,) or not np.isfinite(scores).all():
         raise GroupFailedError(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from forkdecode.constraint_types import JsonSchema, Lark, Regex
-from forkdecode.constraints import grammar
+from forkdecode.constraints import grammar, grammar_rows
 from forkdecode.constraints.grammar_text import GrammarSpec
 from forkdecode.errors import EngineClosedError, GroupFailedError, InvalidRequestError, QueueFullError
 from tests.constraints.grammar_bytes import EOS, NO_TEXT, SECOND_EOS, after, grammars, ids_of, spelled
@@ -153,6 +153,26 @@ def test_what_takes_too_long_is_refused_and_may_be_had_later(monkeypatch: pytest
     assert [compiler.begin(spec) for spec in slow] == [None] * 3
     patient = grammars()
     assert all(ids_of(patient.of(spec).rows()) for spec in slow)
+
+
+def test_a_panic_refuses_the_grammar_or_fails_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What native code raises then is no Exception, and would end the thread that waits."""
+
+    class Panic(BaseException):
+        pass
+
+    def panics(*given: object) -> object:
+        raise Panic("index out of bounds")
+
+    compiler = grammars()
+    rows = compiler.of(Regex("ab")).rows()
+    monkeypatch.setattr(grammar_rows, "masks", panics)
+    with pytest.raises(GroupFailedError, match=r"^constraint: Panic: index out of bounds") as failed:
+        rows.next(np.zeros(1, np.int32), np.array([ord("a")])).allowed().get()
+    assert failed.value.field == "constraint"
+    monkeypatch.setattr(grammar, "masks", panics)
+    with pytest.raises(InvalidRequestError, match=r"constraint\.pattern: Panic: index out of bounds"):
+        compiler.of(Regex("cd"))
 
 
 def test_deep_chains_of_rules_end_no_process() -> None:

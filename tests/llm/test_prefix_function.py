@@ -88,6 +88,7 @@ FAULTS: dict[str, tuple[Any, str]] = {
     "mask": (lambda b, t: [True, False], "returned .*, which lists no token ids"),
     "gradient": (lambda b, t: torch.ones(2, requires_grad=True), "returned .*, which lists no token ids"),
     "exits": (lambda b, t: sys.exit(3), "raised SystemExit: 3"),
+    "exits later": (lambda b, t: (sys.exit(i) for i in [3]), "returned .*, which lists no token ids"),
     "nested": (lambda b, t: [[1, 2]], "returned .*, which lists no token ids"),
     "negative": (lambda b, t: [3, -1], "returned -1, which is no token id"),
     "too high": (lambda b, t: [3, SIZE], f"returned {SIZE}, which is no token id: 0 to {SIZE - 1} are"),

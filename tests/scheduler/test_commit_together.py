@@ -13,8 +13,17 @@ from forkdecode.scheduler import scheduler as module
 from forkdecode.scheduler.events import GroupEvent, GroupFailed, GroupFinished
 from forkdecode.scheduler.request import DecodeRequest
 from forkdecode.step import StepOutput
-from forkdecode.types import Beam, BestOf, DiverseBeam, Greedy, Sample, StochasticBeam, Strategy
-from tests.scheduler.engines import assert_idle, request, toy_engine
+from forkdecode.types import (
+    Beam,
+    BestOf,
+    CustomScorer,
+    DiverseBeam,
+    Greedy,
+    Sample,
+    StochasticBeam,
+    Strategy,
+)
+from tests.scheduler.engines import assert_idle, request, run, toy_engine
 
 STRATEGIES: tuple[Strategy, ...] = (
     Beam(4),
@@ -103,5 +112,32 @@ def test_a_result_at_fault_fails_its_group_alone(monkeypatch: pytest.MonkeyPatch
             last[event.request_id] = event
         engine.scheduler.check()
     assert isinstance(last.pop("r0"), GroupFailed)
+    assert all(isinstance(event, GroupFinished) for event in last.values())
+    assert_idle(engine)
+
+
+def raises_late(sums: Any, length: int, data: Any) -> Any:
+    if length >= data:
+        raise KeyError("price")
+    return sums + 1000.0 * length  # longer is better, so that a full pool does not end the search
+
+
+def nan_late(sums: Any, length: int, data: Any) -> Any:
+    return raises_late(sums, min(length, data - 1), data) * (np.nan if length >= data else 1.0)
+
+
+@pytest.mark.parametrize("function", [raises_late, nan_late], ids=["raises", "nan"])
+@pytest.mark.parametrize("late", [53, 54])
+def test_a_scorer_at_fault_while_all_go_on_fails_its_request_alone(function: Any, late: int) -> None:
+    """Where no candidate ends in the step, a full pool is what the scorer is asked about first."""
+    engine = toy_engine()
+    beam = Beam(2, scorer=CustomScorer(function, late))
+    engine.submit(request("bad", (3, 4, 6), beam, eos=(5, 9, 13), max_tokens=60))
+    engine.submit(request("greedy", (7, 8), Greedy(), max_tokens=56))
+    engine.submit(request("sample", (7, 8, 1), Sample(3, seed=1), max_tokens=56))
+    last = run(engine)
+    bad = last.pop("bad")
+    assert isinstance(bad, GroupFailed)
+    assert bad.error.field == "scorer"
     assert all(isinstance(event, GroupFinished) for event in last.values())
     assert_idle(engine)

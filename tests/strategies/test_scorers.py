@@ -61,21 +61,40 @@ def exits(sums: Any, length: int, data: Any) -> Any:
     sys.exit(3)
 
 
+class UnspeakableError(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(4)
+
+
+class Leaving:
+    def __array__(self, *how: Any, **more: Any) -> Any:
+        raise SystemExit(5)
+
+    __repr__ = __array__
+
+
+def raises_the_unspeakable(sums: Any, length: int, data: Any) -> Any:
+    raise UnspeakableError
+
+
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (raises, "scorer: the function failed: KeyError: 'price'"),
-        (lambda sums, length, data: sums[:1], "a finite number for each of 3 hypotheses"),
-        (lambda sums, length, data: sums * np.nan, "a finite number for each of 3"),
-        (lambda sums, length, data: 1.0, "a finite number for each of 3"),
-        (lambda sums, length, data: None, "a finite number for each of 3"),
-        (lambda sums, length, data: "abc", "a finite number for each of 3"),
-        (lambda sums, length, data: [[1], [2, 3]], "a finite number for each of 3"),
-        (exits, "scorer: the function failed: SystemExit: 3"),
-        (lambda sums, length, data: torch.zeros(3, requires_grad=True), "a finite number for each of 3"),
-        (lambda sums, length, data: [10**400] * 3, "a finite number for each of 3"),
+        pytest.param(raises, "scorer: the function failed: KeyError: 'price'", id="raises"),
+        pytest.param(lambda sums, length, data: sums[:1], "number for each of 3 hypotheses", id="short"),
+        pytest.param(lambda sums, length, data: sums * np.nan, "a finite number for each of 3", id="nan"),
+        pytest.param(lambda sums, length, data: 1.0, "a finite number for each of 3", id="scalar"),
+        pytest.param(lambda sums, length, data: None, "a finite number for each of 3", id="none"),
+        pytest.param(lambda sums, length, data: "abc", "a finite number for each of 3", id="text"),
+        pytest.param(lambda sums, length, data: [[1], [2, 3]], "a finite number for each of 3", id="ragged"),
+        pytest.param(exits, "scorer: the function failed: SystemExit: 3", id="exits"),
+        pytest.param(
+            lambda sums, length, data: torch.zeros(3, requires_grad=True), "a finite number", id="gradient"
+        ),
+        pytest.param(lambda sums, length, data: [10**400] * 3, "a finite number for each of 3", id="huge"),
+        pytest.param(raises_the_unspeakable, "UnspeakableError, which can't be shown", id="unspeakable"),
+        pytest.param(lambda sums, length, data: Leaving(), "not this Leaving", id="leaving"),
     ],
-    ids=["raises", "short", "nan", "scalar", "none", "text", "ragged", "exits", "gradient", "huge"],
 )
 def test_a_function_that_misbehaves_fails_by_the_scorers_name(function: Any, said: str) -> None:
     with pytest.raises(GroupFailedError, match=r"^scorer: ") as caught:
