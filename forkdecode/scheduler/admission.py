@@ -80,7 +80,8 @@ class Admission:
         Counted against the blocks that are free or only cached: what the group takes now, the
         cached blocks that it will share (they stop being evictable), its own next two steps, the
         next step of every running group, and the watermark. Alone, a group needs only the first two.
-        Rows that nodes hold make room if that is enough for the group.
+        Rows that nodes hold make room if that is enough for the group; its own node's too where no other
+        group runs, for then nobody else will make any.
         """
         if ahead:
             ahead += group.num_rows + group.next_rows_bound + self._reserve
@@ -89,11 +90,17 @@ class Admission:
             short = self._taken(group, beginning) + ahead - self._pool.num_available
             if short <= 0:
                 break
-            busy = origins([*running, group])
+            busy = self._spared(group, running)
             if self._held.reclaimable(busy) < short or not self._held.reclaim(short, busy, moves):
                 return False
         self._enter(group, beginning, moves)
         return True
+
+    def _spared(self, group: SequenceGroup, running: Sequence[SequenceGroup]) -> frozenset[NodeRef]:
+        """Nodes whose rows stay for now. The group's own may hold blocks that it can't begin with: behind one
+        that is lost, or all of them where the group comes back from the host."""
+        swapped = group.parked is not None and group.parked.host_slots is not None
+        return origins([*running, group] if running and not swapped else running)
 
     def _beginning(self, group: SequenceGroup) -> Beginning:
         """Of a group that comes back by recompute, what it needs of its prompt; nothing for one that is

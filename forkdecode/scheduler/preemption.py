@@ -104,12 +104,18 @@ class Preemptor:
         group.costs.swapped_blocks += len(blocks)
 
     def drop(self, group: SequenceGroup, moves: Moves) -> None:
-        """Forgets a parked group that will not come back, and does not swap it out if that is still to be
-        done."""
+        """Forgets a group that has ended and holds no blocks any more. What is still to be done to swap it
+        out or in is not done: its blocks are somebody else's by then."""
         slots = None if group.parked is None else group.parked.host_slots
         if slots is not None:
             if any(out.target is slots for out in moves.swap_out):
                 moves.swap_out = [out for out in moves.swap_out if out.target is not slots]
                 self._host.staying(slots)
             self._host.free(slots)
+        moves.swap_in = [self._into_held(move) for move in moves.swap_in]
         group.parked = None
+
+    def _into_held(self, moves: BlockMoves) -> BlockMoves:
+        """Those of the moves whose target somebody holds."""
+        held = self._pool.ref_count[moves.target] > 0
+        return moves if held.all() else BlockMoves(moves.source[held], moves.target[held])

@@ -136,7 +136,8 @@ class Scheduler:
         builder = PlanBuilder(self._step, self.pool.block_size, self._moves, reads)
         self._builder = builder
         self._batcher.fill(builder)
-        self._idle_steps = 0 if builder.tokens else self._idle_steps + 1
+        stands = self._groups and not builder.tokens and not builder.broken
+        self._idle_steps = self._idle_steps + 1 if stands else 0
         if self._idle_steps > 1:
             self._unblock()
         plan = builder.build()
@@ -149,17 +150,21 @@ class Scheduler:
 
     def _unblock(self) -> None:
         """Nothing can run. Under overcommit the first group has outgrown the pool: it ends. (Blocks
-        that copies read come back a step later, so one step without work proves nothing.)"""
-        if not self._batcher.running:
+        that copies read come back a step later, so one step without work proves nothing.) That none runs
+        and the first that waits can't be let in should never be: it ends, lest all wait behind it. (Who was
+        taken out in this step is asked in the next.)"""
+        running, waiting = self._batcher.running, self._batcher.waiting.at(0)
+        if running:
+            group, table = running[0], running[0].table
+            what = f"the pool ran out: {0 if table is None else table.blocks_needed(1)} more blocks needed"
+        elif waiting is not None and self._idle_steps > 2:
+            group, what = waiting, "the pool can't take it, though nothing else runs"
+        else:
             return
-        group = self._batcher.running[0]
-        needed = 0 if group.table is None else group.table.blocks_needed(1)
-        error = CapacityError(
-            f"the pool ran out: {needed} more blocks needed, {self.pool.num_available} of "
-            f"{self.pool.num_blocks} available",
-            request_id=group.request_id,
+        available = f"{self.pool.num_available} of {self.pool.num_blocks} available"
+        self._failures.append(
+            self._fail(group, CapacityError(f"{what}, {available}", request_id=group.request_id))
         )
-        self._failures.append(self._fail(group, error))
 
     # -- commit -----------------------------------------------------------------------------------
 

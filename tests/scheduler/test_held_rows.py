@@ -264,6 +264,42 @@ def test_a_group_alone_gets_even_what_its_own_node_holds() -> None:
     tree.end()
 
 
+def test_a_group_alone_gets_what_its_node_can_do_nothing_with() -> None:
+    """Its node's row has lost its first block, and what it still has behind the gap is all that there is."""
+    tree = Tree(num_blocks=9, block_size=4, host_slots=0, preemption="recompute")
+
+    def score(name: str, path: list[int], at: int | None = None) -> None:
+        what = score_request(name, path, [[7]])
+        tree.engine.submit(what if at is None else dataclasses.replace(what, origin=node(at)))
+        assert isinstance(run(tree.engine, limit=100)[name], GroupFinished)
+
+    score("first", PROMPT, 0)
+    [fork] = forked(tree, 0, 1)
+    score("all", [28] * 28)  # both rows lose their blocks, of which the cache keeps the first
+    score("begins alike", [*PROMPT[:4], 30], 900)  # and another node holds the first now
+    score("again", PROMPT, 0)  # so that the fork finds all of its blocks again but that one
+    [later] = forked(tree, fork, 1)
+    tree.engine.tree(Release("t", (0, 900)))
+    score("most", [29] * 20)  # the first block is evicted
+    held = dict(tree.engine.scheduler.held.rows())
+    assert (held[node(later)] >= 0).tolist() == [False, True, True, True, True, False]
+    score("with a gap", PROMPT, later)
+    tree.end()
+
+
+def test_a_group_alone_comes_back_from_the_host_whatever_its_node_holds() -> None:
+    tree = Tree(num_blocks=9, block_size=4, preemption="swap", prefix_cache=False)
+    what = tree.command(0, Sample(n=1, seed=1), max_tokens=5)
+    tree.engine.submit(what)
+    for _ in range(3):
+        tree.engine.step()
+    tree.engine.scheduler.preempt(what.request_id)
+    ended = run(tree.engine, limit=100)[what.request_id]
+    tree.take(what, ended)
+    assert ended.usage.swapped_blocks > 0
+    tree.end()
+
+
 def forked(tree: Tree, at: int, count: int) -> list[int]:
     """Nodes of the same path as `at`, which share what it holds."""
     numbers = list(range(tree.next, tree.next + count))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from forkdecode.errors import CapacityError
 from forkdecode.scheduler.events import GroupFailed, GroupFinished
+from forkdecode.step import BlockMoves, StepOutput, StepPlan
 from forkdecode.types import Beam, BestOf, Greedy, Sample
 from tests.scheduler.engines import assert_idle, decode_alone, request, run, tokens, toy_engine
 
@@ -112,4 +114,39 @@ def test_a_step_that_fails_while_groups_are_swapped_loses_no_content(at: int, la
         else:
             assert isinstance(event, GroupFailed)
             assert "the toy was told to fail" in str(event.error)
+    assert_idle(engine)
+
+
+def test_what_a_group_was_to_get_back_goes_nowhere_once_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group that fills the pool comes back from the host, finds no room to go on, and ends before a step
+    has moved anything: its blocks are the next one's."""
+    engine = toy_engine(num_blocks=12, overcommit=True, preemption="swap", prefix_cache=False)
+    large = request("large", range(3, 14), Sample(n=2, seed=1), max_tokens=60)
+    small = request("small", range(5, 14), Sample(n=2, seed=2), max_tokens=9)
+    for what in (large, small):
+        engine.submit(what)
+    scheduler, execute = engine.scheduler, engine._runner.execute
+    moved: list[BlockMoves] = []
+
+    def schedule() -> StepPlan | None:
+        plan = type(scheduler).schedule(scheduler)
+        if plan is None and not full:
+            full.append(True)
+            scheduler.preempt("large")
+        return plan
+
+    def executed(plan: StepPlan) -> StepOutput:
+        moved.append(plan.swap_in)
+        return execute(plan)
+
+    full: list[bool] = []
+    monkeypatch.setattr(scheduler, "schedule", schedule)
+    monkeypatch.setattr(engine._runner, "execute", executed)
+    last = run(engine, limit=200)
+    assert isinstance(last["large"].error, CapacityError)
+    assert tokens(last["small"].candidates) == tokens(decode_alone(small))
+    assert full
+    assert sum(map(len, moved)) > 0
+    for swap_in in moved:
+        assert len(set(swap_in.target.tolist())) == len(swap_in)
     assert_idle(engine)

@@ -291,3 +291,35 @@ def test_a_policy_that_breaks_fails_its_group_alone(monkeypatch: pytest.MonkeyPa
     for what in mates:
         assert tokens(last[what.request_id].candidates) == tokens(decode_alone(what))
     assert_idle(engine)
+
+
+def test_policies_that_break_in_steps_of_their_own_fail_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Steps in which nothing is computed, but which are no sign that nothing can be."""
+    engine = toy_engine()
+    for name in "abc":
+        engine.submit(request(name, [3], Greedy(), max_tokens=10))
+        policy = engine.scheduler.groups[name].policy
+        monkeypatch.setattr(policy, "choose", lambda rows: 1 // 0)
+        [event] = engine.step()
+        assert isinstance(event, GroupFailed)
+        assert "ZeroDivisionError" in str(event.error)
+    assert_idle(engine)
+
+
+def test_a_group_that_can_never_be_let_in_ends_and_lets_others_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = toy_engine()
+    admission = engine.scheduler._batcher._admission
+    admit = admission.admit
+    monkeypatch.setattr(
+        admission, "admit", lambda group, *rest: group.request_id != "big" and admit(group, *rest)
+    )
+    for name in ("small", "big", "behind"):
+        engine.submit(request(name, [3, 4], Greedy(), max_tokens=3))
+    last = run(engine, limit=20)
+    assert isinstance(last["small"], GroupFinished)
+    assert isinstance(last["behind"], GroupFinished)
+    with pytest.raises(CapacityError, match="can't take it, though nothing else runs"):
+        raise last["big"].error
+    assert_idle(engine)
