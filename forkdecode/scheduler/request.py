@@ -52,7 +52,8 @@ class DecodeRequest:
     is computed the node holds all of it but the last token. keep: candidate i leaves the KV of its path
     but the last token with the node numbered keep.node + i, whatever it ended by; one that is not among
     the candidates of the last event leaves nothing. Only where candidates are numbered from the start:
-    not for beams. A group that fails leaves nothing.
+    not for beams. So a group that is cancelled or runs out of blocks leaves what it returns, and one that
+    fails leaves nothing.
     """
 
     request_id: str

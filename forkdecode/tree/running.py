@@ -118,7 +118,7 @@ class DecodeRun:
         elif isinstance(event, CandidateEnded):
             self._end(event.candidate, event.finish_reason, event.cumulative_logprob, emit)
         elif (error := _error(event)) is not None:
-            self._fail(error, emit)
+            self._fail(error, _kept(event), emit)
 
     def stop(self, child: TreeNode, emit: Emit, *, finished: bool = False) -> None:
         """The child ends where it is; what the engine makes of it still is of no interest."""
@@ -156,15 +156,18 @@ class DecodeRun:
         child.state = "finished" if why == "eos" else "stopped"
         emit(NodeStopped(child.number, child.state, why, cumulative, item=child.item))
 
-    def _fail(self, error: ForkdecodeError, emit: Emit) -> None:
-        """A group that fails leaves no KV with any of its children."""
-        for child in self.children:
-            if child.held is child.path and not child.running:
+    def _fail(self, error: ForkdecodeError, kept: frozenset[int], emit: Emit) -> None:
+        """kept: the children that the engine leaves their KV with, unless they were released; with the others
+        it leaves none."""
+        for i, child in enumerate(self.children):
+            if i not in kept and child.held is child.path and not child.running:
                 self._held.forget(child)
         why: NodeReason = "cancelled" if isinstance(error, CancelledError) else "failed"
         for i, child in enumerate(self.children):
             if child.state == "generating":
                 self._cut(i, why, emit, error=None if why == "cancelled" else error)
+                if i in kept:
+                    self._held.hold(child, child.path)
 
     def _cut(
         self,
@@ -218,6 +221,11 @@ def has_ended(event: GroupEvent | ForkdecodeError) -> bool:
 def usage_of(event: GroupEvent | ForkdecodeError) -> Usage | None:
     """What the request took, if the engine could tell."""
     return event.usage if isinstance(event, (GroupFinished, GroupFailed)) else None
+
+
+def _kept(event: GroupEvent | ForkdecodeError) -> frozenset[int]:
+    """The candidates that a group which has not finished returns nevertheless."""
+    return frozenset(c.index for c in event.candidates) if isinstance(event, GroupFailed) else frozenset()
 
 
 def _error(event: GroupEvent | ForkdecodeError) -> ForkdecodeError | None:
