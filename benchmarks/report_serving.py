@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from benchmarks.report_layout import table
+from benchmarks.report_layout import spread, table
 
 Result = dict[str, Any]
 LATENCY_PLOT = "serving-latency"
@@ -14,8 +14,9 @@ LATENCY_PLOT = "serving-latency"
 def latency(results: list[Result]) -> str:
     """Percentiles by arrival rate, the two sides one below the other, and the plot of them."""
     ordered = sorted(results, key=lambda r: (load(r), r["rate"], r["side"]))
-    head = ["requests of", "arrivals a second", "side", "requests", "first token, ms: p50", "p90", "p99"]
-    head += ["between tokens, ms: p50", "p90", "p99", "tokens/s"]
+    head = ["requests of", "arrivals a second", "side", "requests"]
+    head += ["first token, ms: p50 (of each run)", "p90", "p99"]
+    head += ["between tokens, ms: p50 (of each run)", "p90", "p99", "tokens/s"]
     shown = table(head, map(latency_row, ordered))
     return f"{shown}\n\n![Latency by arrival rate](plots/{LATENCY_PLOT}.svg)"
 
@@ -29,7 +30,10 @@ def load(r: Result) -> str:
 def latency_row(r: Result) -> list[str]:
     shown = [load(r), f"{r['rate']:g}", r["side"], str(r["requests"])]
     for name in ("first_token", "between_tokens"):
-        shown += [f"{1e3 * r[name][p]:,.0f}" for p in ("p50", "p90", "p99")]
+        middle, *rest = (f"{1e3 * r[name][p]:,.0f}" for p in ("p50", "p90", "p99"))
+        if r.get("runs", 1) > 1:
+            middle += f" ({spread((1e3 * r[name][p] for p in ('p50_min', 'p50_max')), ',.0f')})"
+        shown += [middle, *rest]
     return [*shown, f"{r['tokens_per_second']:.0f}"]
 
 

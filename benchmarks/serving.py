@@ -1,6 +1,6 @@
 """A server under load, from outside.
 
-    python -m benchmarks.serving latency [--rates R ...] [--kind beam]  percentiles against the arrival rate
+    python -m benchmarks.serving latency [--rates R ...] [--runs 2]     percentiles by arrival rate
     python -m benchmarks.serving overhead [--runs 5]                    throughput over that in process
     python -m benchmarks.serving soak [--seconds 600] [--streams 64]    faults of every kind; must stay whole
     python -m benchmarks.serving kill [--times 20]                      kill -9 of the engine under load
@@ -115,7 +115,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--kind", choices=("sample", "beam"), default="sample", help="of latency's requests")
     parser.add_argument("--width", type=int, default=4, help="rows of each of latency's requests")
     parser.add_argument("--tokens", type=int, default=64, help="of each row (latency, overhead)")
-    parser.add_argument("--runs", type=int, default=5, help="pairs of runs (overhead)")
+    parser.add_argument("--runs", type=int, help="pairs of runs: 5 (overhead); 2 of each rate (latency)")
     parser.add_argument("--seconds", type=float, help="a rate: 25; a soak: 600")
     parser.add_argument("--streams", type=int, default=64, help="at once (soak, kill)")
     parser.add_argument("--words", type=int, default=150, help="of a prompt, at most (soak, kill)")
@@ -131,9 +131,10 @@ def run(args: argparse.Namespace) -> list[dict[str, Any]]:
     """What args.what finds. "faults" is what nobody asked for."""
     threads = args.threads or len(os.sched_getaffinity(0))
     if args.what == "overhead":
-        return overhead(args.model, threads, args.tokens, args.runs, args.log)
+        return overhead(args.model, threads, args.tokens, args.runs or 5, args.log)
     if args.what == "latency":
-        asked = Load(args.kind, args.width, args.tokens, tuple(args.rates), args.seconds or 25.0, args.seed)
+        seconds, runs = args.seconds or 25.0, args.runs or 2
+        asked = Load(args.kind, args.width, args.tokens, tuple(args.rates), seconds, runs, args.seed)
         return latency(args.model, threads, asked, args.log)
     flags = ["--threads", str(threads)]
     if args.what == "soak":

@@ -28,7 +28,7 @@ class Made:
 
     def __init__(self, peer: str, *seconds: tuple[float, float] | dict[str, Any]) -> None:
         self.peer, self.versions = peer, {peer: "1"}
-        self.left = [(9.0, 9.0), *seconds]
+        self.left: list[tuple[float, float] | dict[str, Any]] = [(9.0, 9.0), *seconds]
         self.asked: list[tuple[str, int]] = []
 
     def stream(self, work: Workload, tokens: int) -> dict[str, Any]:
@@ -126,9 +126,10 @@ class Streamer:
 
 def test_arrivals_are_told_in_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([100.0, 102.0, 103.0, 106.0])
-    monkeypatch.setattr("benchmarks.peers.arrivals.time.perf_counter", lambda: next(clock))
-    # Two that come together came at one time: the mean of the waits is theirs too.
-    found = serve.streamed(Streamer(1, 2, 1), GREEDY, 4)
+    with monkeypatch.context() as patched:
+        patched.setattr("benchmarks.peers.arrivals.time.perf_counter", lambda: next(clock))
+        # Two that come together came at one time: the mean of the waits is theirs too.
+        found = serve.streamed(Streamer(1, 2, 1), GREEDY, 4)
     assert found == pytest.approx({"first_token": 2.0, "between_tokens": 4.0 / 3, "seconds": 6.0})
 
 

@@ -68,6 +68,14 @@ def test_latency_is_told_by_load_rate_and_side() -> None:
     assert table.endswith("(plots/serving-latency.svg)")
 
 
+def test_latency_of_several_runs_has_the_spread_of_their_medians() -> None:
+    r = arrivals("service", 2) | {"runs": 2}
+    for name, most in (("first_token", 0.25), ("between_tokens", 0.05)):
+        r[name] |= {"p50_min": r[name]["p50"], "p50_max": most}
+    ((*_, first, _, _, between, _, _, _),) = cells(report_serving.latency([r]))
+    assert (first, between) == ("200 (200 to 250)", "50 (50)")
+
+
 def test_overhead_is_a_ratio_with_its_spread() -> None:
     r = {
         "workload": "64 streams",
@@ -162,8 +170,11 @@ def test_the_summary_has_what_there_are_records_for() -> None:
         usual | {"peer": "x", "refused": "why"},
     ]
     beam = usual | {"workload": "beam4x200", "peer": "vllm"}
-    greedy = beam | {"workload": "greedy1x200", "first_token": {"ratio": 0.8}}
-    greedy["between_tokens"] = {"ratio": 2.0}
+    greedy = beam | {
+        "workload": "greedy1x200",
+        "first_token": {"ratio": 0.8},
+        "between_tokens": {"ratio": 2.0},
+    }
     latency: list[Result] = [
         greedy,
         greedy | {"peer": "x", "first_token": {"ratio": 1.4}},

@@ -11,11 +11,12 @@ import tempfile
 from collections.abc import AsyncIterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.load import clients
-from benchmarks.load.latency import requests
+from benchmarks.load.latency import requests, together
 from benchmarks.load.measure import Seen, growth, percentiles
 from benchmarks.load.server_process import _address
 from benchmarks.load.traffic import Ask
@@ -46,20 +47,33 @@ def test_a_killed_engine_is_followed_by_another(model: str, tmp_path: Path) -> N
 
 def test_latency_is_told_for_each_rate_and_side(model: str) -> None:
     """The same arrivals on both sides: as many requests, and as many waits between tokens, as were asked."""
-    args = ["latency", "--model", model, "--rates", "4", "12", "--seconds", "1.5", "--tokens", "6"]
-    found = run(parse([*args, "--width", "3", "--threads", "1"]))
+    args = ["latency", "--model", model, "--rates", "4", "12", "--seconds", "0.75", "--tokens", "6"]
+    found = run(parse([*args, "--runs", "2", "--width", "3", "--threads", "1"]))
     assert [(r["rate"], r["side"]) for r in found] == [
         (rate, side) for rate in (4, 12) for side in ("service", "in process")
     ]
     for r in found:
         assert r["faults"] == []
         assert r["first_token"]["count"] == r["requests"] > 0
+        assert (r["runs"], r["seed"]) == (2, 1)
         assert 0 < r["first_token"]["p50"] <= r["first_token"]["p90"] <= r["first_token"]["p99"]
         assert r["between_tokens"]["count"] <= r["requests"] * 3 * 5
         assert r["tokens_per_second"] == pytest.approx(r["requests"] * 18 / r["until_last"])
     assert [r["requests"] for r in found[::2]] == [r["requests"] for r in found[1::2]]
     # A side that reads late is sent several tokens at once; in this little time not all of them.
     assert all(r["between_tokens"]["count"] > r["requests"] for r in found)
+
+
+def test_runs_are_told_together_with_the_spread_of_their_medians() -> None:
+    def one(tokens: int, seconds: float, *first: float) -> dict[str, Any]:
+        waits = {"first_token": list(first), "between_tokens": []}
+        return {"requests": len(first), "until_last": seconds, "tokens": tokens, "faults": ["x"], **waits}
+
+    found = together([one(10, 2.0, 0.1, 0.2, 0.4), one(20, 3.0, 0.5, 0.6, 0.7)], width=4)
+    assert (found["requests"], found["until_last"], found["tokens_per_second"]) == (6, 5.0, 24.0)
+    assert (found["faults"], found["between_tokens"]) == (["x", "x"], {})
+    first = found["first_token"]
+    assert (first["p50"], first["p50_min"], first["p50_max"], first["count"]) == (0.5, 0.2, 0.6, 6)
 
 
 def test_what_a_service_costs_is_a_ratio_of_pairs(model: str) -> None:
