@@ -60,7 +60,7 @@ class ConstraintMaker:
         Raises InvalidRequestError for one that can't be had, naming "constraint" or a part of it, and
         UnavailableError for a catalogue that is being replaced.
         """
-        if ends_by_eos(spec) and not self._eos_ids:
+        if needs_eos(spec) and not self._eos_ids:
             problem = "only an EOS id ends its candidates, and this model has none"
             raise invalid("constraint", problem, "a catalogue with end='item', or None")
         if isinstance(spec, FromCatalogue):
@@ -95,6 +95,6 @@ class ConstraintMaker:
             self._grammars.close()
 
 
-def ends_by_eos(spec: ConstraintSpec) -> bool:
+def needs_eos(spec: ConstraintSpec) -> bool:
     """Whether nothing but an end-of-sequence id ends what follows the constraint."""
     return not isinstance(spec, FromCatalogue) or spec.end == "eos"

@@ -7,7 +7,7 @@ import numpy as np
 from forkdecode.allowed import Constraint
 from forkdecode.constraints.continued import continued, progress
 from forkdecode.constraints.items import check_lengths
-from forkdecode.constraints.maker import ConstraintMaker, ends_by_eos
+from forkdecode.constraints.maker import ConstraintMaker, needs_eos
 from forkdecode.errors import invalid
 from forkdecode.step import I64
 from forkdecode.types import Options
@@ -22,7 +22,7 @@ def resolve_constraint(
     ends: tuple[I64, I64],
 ) -> Constraint | None:
     """None for none. start: DecodeRequest's constraint_start. forced: the forced prefix's tokens. ends: the
-    model's EOS ids, and the request's stop ids. Raises InvalidRequestError."""
+    request's EOS ids, and its stop ids. Raises InvalidRequestError."""
     constraint = _made(maker, options, prompt, start, ends[1])
     if constraint is None:
         return None
@@ -42,6 +42,11 @@ def resolve_constraint(
     return constraint
 
 
+def ends_by_eos(options: Options) -> bool:
+    """Whether EOS ids end this request's candidates. Items that end by themselves may hold them."""
+    return not options.ignore_eos and (options.constraint is None or needs_eos(options.constraint))
+
+
 def _made(
     maker: ConstraintMaker, options: Options, prompt: I64, start: int | None, stop_ids: I64
 ) -> Constraint | None:
@@ -50,6 +55,6 @@ def _made(
         return maker.calling(options.prefix_allowed_tokens_fn, prompt)
     if spec is None:
         return None
-    if options.ignore_eos and ends_by_eos(spec):
+    if options.ignore_eos and needs_eos(spec):
         raise invalid("ignore_eos", "only EOS ends what follows this constraint", "False beside it")
     return continued(maker.of(spec, stop_ids, prompt[:start]), prompt, start)

@@ -20,7 +20,8 @@ from forkdecode.constraints.items import catalogue_digest
 from forkdecode.constraints.maker import ConstraintMaker
 from forkdecode.errors import InvalidRequestError, invalid
 from forkdecode.model.info import ModelInfo
-from forkdecode.requests.constraint import resolve_constraint
+from forkdecode.requests.constraint import ends_by_eos, resolve_constraint
+from forkdecode.requests.forced_prefix import check_forced
 from forkdecode.requests.text_limit import TextLimit
 from forkdecode.requests.tokenizing import Tokenizing
 from forkdecode.scheduler.request import DecodeRequest
@@ -126,9 +127,9 @@ class Resolver:
         ids = self._prompt(prompt, chat)
         self._check_length(ids, options)
         stop_ids = self._ids("stop_token_ids", options.stop_token_ids)
-        eos_ids = np.array(() if options.ignore_eos else self._info.eos_ids, np.int64)
+        eos_ids = np.array(self._info.eos_ids if ends_by_eos(options) else (), np.int64)
         ends = np.union1d(eos_ids, stop_ids).astype(np.int64)
-        processors = self._processors(options, ends)
+        processors = self._processors(options, ends, ids)
         stop_ids = np.setdiff1d(stop_ids, eos_ids).astype(np.int64)
         constraint = resolve_constraint(
             self._constraints,
@@ -136,7 +137,7 @@ class Resolver:
             ids,
             constraint_start,
             processors.forced_prefix,
-            (np.array(self._info.eos_ids, np.int64), stop_ids),
+            (eos_ids, stop_ids),
         )
         return DecodeRequest(
             request_id=request_id,
@@ -209,7 +210,7 @@ class Resolver:
                 raise invalid(field, f"{token} is not a token id", f"integers from 0 to {size - 1}")
         return np.array(sorted(set(ids)), np.int64)
 
-    def _processors(self, options: Options, ends: I64) -> ProcessorSpec:
+    def _processors(self, options: Options, ends: I64, prompt: I64) -> ProcessorSpec:
         allowed = options.allowed_token_ids
         allowed_ids = None if allowed is None else self._ids("allowed_token_ids", allowed)
         bias_ids = self._ids("logit_bias", tuple(options.logit_bias))
@@ -228,7 +229,7 @@ class Resolver:
             suppressed_ids=ends if len(ends) and options.min_tokens else None,
             forced_prefix=self._forced_prefix(options),
         )
-        self._check_forced(spec, ends)
+        check_forced(spec, ends, prompt)
         return spec
 
     def _plain(self, field: str, text: str) -> tuple[int, ...]:
@@ -258,23 +259,6 @@ class Resolver:
                 "forced_prefix", f"has {len(ids)} tokens", f"at most max_tokens={options.max_tokens}"
             )
         return ids
-
-    def _check_forced(self, spec: ProcessorSpec, ends: I64) -> None:
-        banned = {word[0] for word in spec.bad_words if len(word) == 1}
-        last = len(spec.forced_prefix) - 1
-        for position, token in enumerate(spec.forced_prefix):
-            if spec.allowed_token_ids is not None and token not in spec.allowed_token_ids:
-                problem = f"token {token} at {position} is not in allowed_token_ids"
-                raise invalid("forced_prefix", problem, "allowed tokens")
-            if token in banned:
-                problem = f"token {token} at {position} is one of bad_words"
-                raise invalid("forced_prefix", problem, "tokens not banned")
-            if token in ends and (position < last or position < spec.min_tokens):
-                raise invalid(
-                    "forced_prefix",
-                    f"token {token} at {position} ends a candidate there",
-                    "EOS and stop ids as its last token alone, after min_tokens",
-                )
 
     def constraint(self, spec: ConstraintSpec, prompt: I64) -> Constraint:
         """What a constraint allows with this model after a prompt. Raises InvalidRequestError."""

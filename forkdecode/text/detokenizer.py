@@ -39,6 +39,8 @@ class Detokenizer:
         self._pending = bytearray()
         self._last_len = 0
         """How many of the pending bytes the last token brought."""
+        self._last_ends = False
+        """Whether that token is in ending_ids."""
         self._match: tuple[int, int] | None = None
         """Where in the pending bytes the first stop string stands that ended in the last token."""
         self._strip_space = tokens.strips_first_space and not any(tokens.of(i) for i in prompt)
@@ -66,17 +68,19 @@ class Detokenizer:
                 return piece.decode("ascii")
         for token in token_ids:
             self._read(self._tokens.of(int(token)))
-        text = self._emit(self._certain(token_ids[-1]))
+        self._last_ends = token_ids[-1] in self._ending_ids
+        text = self._emit(self._certain())
         self._open = bool(self._strip_space or self._pending or self._decoder.getstate()[0])
         return text
 
     def finish(self, reason: FinishReason) -> str:
-        """The rest. After eos or stop without the EOS or stop token's text; of a stop string
-        nothing stays, or with include_stop all of it but nothing after it."""
+        """The rest. After eos or stop without the EOS or stop token's text, if it was one that ended it and
+        not an item's last; of a stop string nothing stays, or with include_stop all of it but nothing after
+        it."""
         keep = len(self._pending)
         if reason == "stop" and self._match is not None:
             keep = self._match[self._include_stop]
-        elif reason in {"eos", "stop"}:
+        elif reason in {"eos", "stop"} and self._last_ends:
             keep -= self._last_len
         text = self._emit(keep, final=True)
         self._pending.clear()
@@ -93,10 +97,10 @@ class Detokenizer:
         self._pending += piece
         self._last_len = len(piece)
 
-    def _certain(self, last: int) -> int:
+    def _certain(self) -> int:
         """How many pending bytes are text whatever comes next."""
         count = len(self._pending)
-        if last in self._ending_ids:
+        if self._last_ends:
             count -= self._last_len
         if self._stop is not None:
             count = min(count, len(self._pending) - self._stop.depth(self._state))

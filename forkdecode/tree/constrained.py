@@ -6,6 +6,7 @@ import numpy as np
 
 from forkdecode.constraint_types import ConstraintSpec, FromCatalogue
 from forkdecode.constraints.continued import Standing, standing
+from forkdecode.constraints.maker import needs_eos
 from forkdecode.errors import InvalidRequestError, invalid
 from forkdecode.requests.prepare import RequestMaker
 from forkdecode.step import I64
@@ -55,5 +56,5 @@ class Constraints:
         if known == len(ids) + len(given):
             return "open"
         constraint = self._requests.constraint(begun.constraint, path.token_ids()[: begun.start])
-        ends = self._requests.info.eos_ids
+        ends = self._requests.info.eos_ids if needs_eos(begun.constraint) else ()
         return standing(constraint, np.concatenate([ids, given]), known=known, ends=ends)

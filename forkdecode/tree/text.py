@@ -63,11 +63,13 @@ class NodeText:
         self._at = ROOT
         self._held = bytearray()
         self._last_len = 0
+        self._last_ends = False
 
     def push(self, token: int) -> str:
         """The text that has become certain with the next token."""
         piece = self._tokens.of(token)
-        certain = len(self._held) + (0 if token in self._ends else len(piece))
+        self._last_ends = token in self._ends
+        certain = len(self._held) + (0 if self._last_ends else len(piece))
         if self._automaton is not None:
             for end, byte in enumerate(piece, len(self._held) + 1):
                 self._at = self._automaton.step(self._at, byte)
@@ -92,7 +94,8 @@ class NodeText:
             if self._match(self._steps) is not None:
                 return everything, "step"
         if reason in {"eos", "stop"}:
-            return everything - self._last_len, reason
+            # An item's last token is text, one that is there to end is not.
+            return everything - (self._last_len if self._last_ends else 0), reason
         return everything, reason
 
     def _match(self, texts: Sequence[bytes]) -> tuple[int, int] | None:

@@ -31,7 +31,7 @@ from forkdecode import (
 )
 from forkdecode.strategy_types import Strategy
 from tests.constraints.tries import Trie, first_of
-from tests.llm.models import EOS_ID, PROMPT, TOKENIZER, opened, tiny_llama
+from tests.llm.models import EOS_ID, PROMPT, TOKENIZER, ids, opened, tiny_llama
 
 VOCAB = 264
 STRATEGIES: dict[str, Strategy] = {
@@ -215,3 +215,36 @@ def test_equals_generate_with_a_prefix_function(seed: int, width: int) -> None:
         result = llm.decode(prompt, Beam(width=width), constraint=FromCatalogue("items"), max_tokens=5)
     assert [list(candidate.token_ids) for candidate in result.candidates] == paths
     assert not result.exhausted
+
+
+ENDING = [Greedy(), Sample(2, seed=1), Beam(2)]
+
+
+@pytest.mark.parametrize("options", [{"stop": "bc"}, {"stop": "bc", "include_stop": True}, {"stop": "b!"}])
+def test_an_item_that_ends_as_a_stop_string_begins_is_told_whole(options: dict[str, Any]) -> None:
+    given: dict[str, Any] = {"constraint": FromCatalogue("shop", end="item"), "max_tokens": 4, **options}
+    with opened(catalogues={"shop": build_catalogue([ids("ab")], ["ab"])}) as llm:
+        for strategy in ENDING:
+            for candidate in llm.decode(PROMPT, strategy, **given).candidates:
+                assert (candidate.text, candidate.item, candidate.finish_reason) == ("ab", "ab", "stop")
+        events = list(llm.stream(PROMPT, **given))
+        assert "".join(event.text for event in events if isinstance(event, Delta)) == "ab"
+        with llm.tree(PROMPT, seed=1) as tree:
+            [node] = tree.decode(tree.root, Sample(1), **given)
+            assert (node.text, node.item) == ("ab", "ab")
+
+
+@pytest.mark.parametrize("item", [(10, EOS_ID, 11), (EOS_ID, 10), (10, EOS_ID)])
+def test_items_that_end_by_themselves_may_hold_eos_ids(item: tuple[int, ...]) -> None:
+    given: dict[str, Any] = {"constraint": FromCatalogue("shop", end="item"), "max_tokens": 6}
+    with opened(catalogues={"shop": build_catalogue([item], ["it"])}) as llm:
+        for options in ({}, {"min_tokens": len(item)}, {"forced_prefix": item[:2]}):
+            for strategy in ENDING:
+                for candidate in llm.decode(PROMPT, strategy, **given, **options).candidates:
+                    assert candidate.token_ids == item
+                    assert (candidate.item, candidate.finish_reason) == ("it", "stop")
+        with llm.tree(PROMPT, seed=1) as tree:  # and in a tree they go on from node to node
+            [begun] = tree.decode(tree.root, Sample(1), **(given | {"max_tokens": 1}))
+            [node] = tree.decode(begun, Sample(1), **given)
+            assert (begun.token_ids, node.token_ids) == (item[:1], item[1:])
+            assert node.item == "it"

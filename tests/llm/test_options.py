@@ -76,7 +76,13 @@ def test_stop_options_in_concert(llm: LLM) -> None:
 
 
 def test_a_forced_prefix_that_nothing_allows_is_refused(llm: LLM) -> None:
-    for options in ({"allowed_token_ids": [1]}, {"bad_words": [[VOCAB["a"]]]}, {"max_tokens": 1}):
+    twice = [[VOCAB["a"]] * 2]
+    for options in (
+        {"allowed_token_ids": [1]},
+        {"bad_words": [[VOCAB["a"]]]},
+        {"bad_words": twice},
+        {"max_tokens": 1},
+    ):
         with pytest.raises(InvalidRequestError) as caught:
             plain(llm, Greedy(), forced_prefix="aa", **options)
         assert caught.value.field == "forced_prefix"

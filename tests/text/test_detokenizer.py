@@ -135,6 +135,12 @@ def test_the_text_of_a_token_that_ends_it_is_never_told() -> None:
     assert told(6, 0, stop=None, ending=(6,)) == ["", "\nx"]
 
 
+def test_a_token_that_ends_by_no_id_is_text() -> None:
+    """The last of an item, with what it may have begun: a stop string, a character."""
+    assert whole("stop", 0, 1, ending=(6,)) == "x<"
+    assert whole("stop", 0, 9, ending=(6,)) == "x\ufffd"
+
+
 def test_characters_and_stop_strings_wait_together() -> None:
     assert told(9, 10, 1, 9, 10) == ["", "é", "", "<", "é"]
 
