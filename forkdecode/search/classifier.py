@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,7 +46,8 @@ class ClassifierVerifier:
         self._ready = False
 
     def __call__(self, branches: Sequence[Branch]) -> list[float]:
-        """The scores. Raises InvalidRequestError for a label that the model does not have."""
+        """The scores. Raises InvalidRequestError for a label that the model does not have, and for files that
+        lack weights, such as those of a model that was never trained to classify."""
         self._open()
         texts = [self._template.replace("{completion}", branch.completion) for branch in branches]
         scores: list[float] = []
@@ -57,9 +59,10 @@ class ClassifierVerifier:
         if self._ready:
             return
         if isinstance(self._model, str) or hasattr(self._model, "__fspath__"):
-            transformers = importlib.import_module("transformers")
-            self._tokenizer = self._tokenizer or transformers.AutoTokenizer.from_pretrained(self._model)
-            self._model = transformers.AutoModelForSequenceClassification.from_pretrained(self._model)
+            name = os.fspath(self._model)
+            if self._tokenizer is None:
+                self._tokenizer = _tokenizer_of(name)
+            self._model = _whole(name)
         labels = self._model.config.num_labels
         if labels > 1 and self._label >= labels:
             raise invalid("label", f"{self._label} of {labels} labels", f"0 to {labels - 1}")
@@ -92,3 +95,21 @@ class ClassifierVerifier:
             truncation=limit is not None,
             max_length=limit,
         ).to(self._device)
+
+
+def _tokenizer_of(name: str) -> Any:
+    own = importlib.import_module("forkdecode.model.own_tokenizer")
+    found = own.open_tokenizer(name, local=os.path.isdir(name))
+    if found is None:
+        raise invalid("tokenizer", f"is missing: {name!r} has none", "one for this model")
+    return found
+
+
+def _whole(name: str) -> Any:
+    """A model with all of its weights: transformers fills those that are in no file with random numbers."""
+    kind = importlib.import_module("transformers").AutoModelForSequenceClassification
+    model, told = kind.from_pretrained(name, output_loading_info=True)
+    missing = sorted(told["missing_keys"])
+    if missing:
+        raise invalid("model", f"the files of {name!r} lack {', '.join(missing[:3])}", "a reward model")
+    return model

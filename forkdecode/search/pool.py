@@ -93,13 +93,13 @@ class Pool:
         for branch in branches:
             if not branch.is_finished:
                 continue
+            if self._answer is not None:
+                answer = self._answer(branch.completion)  # what it raises leaves the branch out
+                if answer is not None:
+                    weight = self._weight(branch)
+                    self._votes.setdefault(answer, []).append(weight)
+                self._answers[branch.id] = answer
             self._finished.append(branch)
-            if self._answer is None:
-                continue
-            answer = self._answer(branch.completion)
-            self._answers[branch.id] = answer
-            if answer is not None:
-                self._votes.setdefault(answer, []).append(self._weight(branch))
 
     def _weight(self, branch: Branch) -> float:
         if not self._weighted:

@@ -60,7 +60,7 @@ def check_scores(scores: object, count: int) -> list[float]:
     allowed = f"one finite number for each of {count} branches"
     try:
         numbers = [float(score) for score in scores]  # type: ignore[attr-defined]
-    except (TypeError, ValueError):
+    except Exception:  # a caller's objects may raise anything
         raise invalid("verifier", f"returned {shown(scores)}", allowed) from None
     if len(numbers) != count or not all(map(math.isfinite, numbers)):
         raise invalid("verifier", f"returned {shown(scores)}", allowed)

@@ -40,11 +40,13 @@ class YesNoScorer:
 
     def verify(self, tree: Tree, branches: Sequence[Branch], nodes: Sequence[Node]) -> list[float]:
         """TreeVerifier.verify."""
-        asked = [tree.extend(node, self._question) if self._question else node for node in nodes]
+        asked: list[Node] = []
         try:
+            for node in nodes:  # one may be refused: those before it are pruned, too
+                asked.append(tree.extend(node, self._question) if self._question else node)
             scored = tree.score(asked, self._words)
         finally:
-            if self._question:
+            if self._question and asked:
                 tree.prune(asked)
         return [_score(answers, self._output) for answers in scored]
 
@@ -52,11 +54,13 @@ class YesNoScorer:
         self, tree: AsyncTree, branches: Sequence[Branch], nodes: Sequence[Node]
     ) -> list[float]:
         """TreeVerifier.verify_async."""
-        asked = [await tree.extend(node, self._question) if self._question else node for node in nodes]
+        asked: list[Node] = []
         try:
+            for node in nodes:
+                asked.append(await tree.extend(node, self._question) if self._question else node)
             scored = await tree.score(asked, self._words)
         finally:
-            if self._question:
+            if self._question and asked:
                 await tree.prune(asked)
         return [_score(answers, self._output) for answers in scored]
 

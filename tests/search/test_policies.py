@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -166,6 +167,18 @@ def test_self_consistency_takes_the_most_frequent_answer(seed: int) -> None:
 def test_negative_scores_cannot_weigh_votes() -> None:
     with pytest.raises(InvalidRequestError, match="verifier: says -1, which cannot weigh"):
         Pool(last).add([Branch(1, 0, 1, "finished", completion="x", scores=(-1.0,), is_scored=True)])
+
+
+def test_an_answer_that_can_t_be_told_leaves_its_branch_out() -> None:
+    def unhashable(text: str) -> Any:
+        return [text]
+
+    for answer in (unhashable, int):
+        pool = Pool(answer)
+        pool.add([Branch(1, 0, 1, "open")])
+        with pytest.raises((TypeError, ValueError)):
+            pool.add([Branch(2, 0, 1, "finished", completion="x", scores=(1.0,), is_scored=True)])
+        assert (pool.ranked(), pool.votes()) == ([], [])
 
 
 @pytest.mark.parametrize(

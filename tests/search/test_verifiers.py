@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForSequenceClassification
+from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
 
-from forkdecode import LLM, AsyncLLM, InvalidRequestError
+from forkdecode import LLM, AsyncLLM, CapacityError, InvalidRequestError
 from forkdecode.calls.tree import AsyncTree, Tree
 from forkdecode.search import (
     BestOfN,
@@ -26,8 +26,11 @@ from forkdecode.search import (
     run,
     run_async,
 )
+from forkdecode.search.verifiers import check_scores
+from forkdecode.tree.local import AsyncLocalLink
+from forkdecode.tree_types import OpenTree, TreeLimits
 from tests.search.world import AsyncWorld, World, reward, rewards
-from tests.tiny_model import byte_tokenizer, save_tiny_llama
+from tests.tiny_model import byte_tokenizer, llama_config, save_tiny_llama
 
 DECODING = Decoding(step=("e", " "), step_tokens=6, max_tokens=18)
 
@@ -92,6 +95,24 @@ def test_yes_or_no_is_what_the_model_says_after_the_branch(llm: LLM, no: str | N
             expected = expected if output == "logprob" else math.exp(expected)
             assert branch.score == pytest.approx(expected, abs=1e-5)
         assert len(tree.nodes) == 1 + result.spent.nodes  # the questions are gone
+
+
+def test_questions_are_gone_when_one_of_them_finds_no_room(llm: LLM) -> None:
+    async def elsewhere() -> None:
+        async with await AsyncTree.create(await AsyncLocalLink.open(opener)) as tree:
+            nodes = await tree.fork(tree.root, 2)
+            with pytest.raises(CapacityError, match="max_nodes"):
+                await YesNoScorer().verify_async(tree, (), nodes)
+            assert len(tree.nodes) == 3
+
+    limits = TreeLimits(max_nodes=4)
+    opener = llm._session.opener(OpenTree("hello", False, 1, ""), limits)
+    with llm.tree("hello", seed=1, limits=limits) as tree:
+        nodes = tree.fork(tree.root, 2)
+        with pytest.raises(CapacityError, match="max_nodes"):
+            YesNoScorer().verify(tree, (), nodes)
+        assert len(tree.nodes) == 3
+    asyncio.run(elsewhere())
 
 
 def test_yes_or_no_in_an_event_loop_and_by_another_model(llm: LLM, folder: str) -> None:
@@ -165,6 +186,26 @@ def test_a_reward_model_of_transformers(reward_model: dict[int, Path]) -> None:
     assert [b.score for b in result.finished] == sorted(
         (b.score or 0.0 for b in result.finished), reverse=True
     )
+
+
+def test_a_model_that_was_never_trained_to_classify_is_refused(folder: str) -> None:
+    with pytest.raises(InvalidRequestError, match=r"model: .* lack score\.weight") as caught:
+        ClassifierVerifier(folder)(branches_of("hello"))
+    assert caught.value.field == "model"
+
+
+def test_a_reward_model_without_a_tokenizer_needs_the_caller_s(tmp_path: Path) -> None:
+    LlamaForCausalLM(llama_config()).save_pretrained(tmp_path)
+    with pytest.raises(InvalidRequestError, match="tokenizer: is missing"):
+        ClassifierVerifier(tmp_path)(branches_of("hello"))
+
+
+@pytest.mark.parametrize(
+    "scores", [None, [1.0], ["x", 1.0], [1.0, math.nan], [10**400, 1.0], [torch.zeros(2), 1.0]]
+)
+def test_scores_that_are_none_are_the_verifier_s_fault(scores: object) -> None:
+    with pytest.raises(InvalidRequestError, match=r"verifier: returned .*; allowed: one finite number"):
+        check_scores(scores, 2)
 
 
 @pytest.mark.parametrize(
