@@ -12,18 +12,21 @@ from forkdecode.errors import invalid
 def open_tokenizer(field: str, name: str) -> Any:
     """transformers' tokenizer of a model: the default model's, or that of a folder, a hub id or a .gguf file.
     Raises InvalidRequestError for `field`."""
-    from transformers import AutoTokenizer
-
+    from forkdecode.model import own_tokenizer
     from forkdecode.model.default_model import SMOLLM2, ensure
 
-    load: Any = AutoTokenizer.from_pretrained
     path = Path(name).expanduser()
     try:
         if name == DEFAULT_MODEL:
-            return load(str(ensure(SMOLLM2)))
-        if path.suffix == ".gguf" and path.is_file():
-            return load(str(path.parent), gguf_file=path.name)
-        return load(str(path) if path.is_dir() else name, trust_remote_code=False)
+            found = own_tokenizer.open_tokenizer(str(ensure(SMOLLM2)), local=True)
+        elif path.suffix.lower() == ".gguf" and path.is_file():
+            found = own_tokenizer.open_gguf_tokenizer(path)
+        else:
+            local = path.is_dir()
+            found = own_tokenizer.open_tokenizer(str(path) if local else name, local=local)
     except Exception as error:  # transformers raises of every kind
         told = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise invalid(field, f"{name!r} can't be opened: {told}", "a model's folder or name") from error
+    if found is None:
+        raise invalid(field, f"{name!r} has no tokenizer", "a model that has one")
+    return found

@@ -88,8 +88,7 @@ def open_model(choice: ModelChoice) -> LoadedModel:
         return adopt(model, tokenizer, choice.dtype, choice.device, max_positions=limit)
     if not isinstance(model, (str, os.PathLike)) or not os.fspath(model):
         raise invalid("model", f"{shown(model)} is no model", "a name, a folder or a transformers model")
-    loaded = load(os.fspath(model), choice.dtype, choice.device, max_positions=limit)
-    return loaded if tokenizer is None else dataclasses.replace(loaded, tokenizer=tokenizer)
+    return load(os.fspath(model), choice.dtype, choice.device, tokenizer=tokenizer, max_positions=limit)
 
 
 def make_config(given: Mapping[str, Any]) -> EngineConfig:

@@ -17,11 +17,12 @@ from forkdecode.model.info import DTYPE_BYTES, ModelInfo
 from forkdecode.model.packing import multiplies_bfloat16
 from forkdecode.model.probe import probe
 from forkdecode.model.support import check_config, check_positions, one_line
-from forkdecode.model.weights import TAKEN, Opened, convert, open_gguf, open_pretrained, quiet
+from forkdecode.model.weights import TAKEN, Opened, check_floats, convert, open_gguf, open_pretrained, quiet
 
 DType: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
 # Architectures without a limit of their own: positions are int32 in the kernels.
 _UNBOUNDED = 2**31 - 1
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +40,20 @@ def load(
     dtype: str = "auto",
     device: str = "auto",
     *,
+    tokenizer: Any | None = None,
     max_positions: int | None = None,
 ) -> LoadedModel:
     """Load a model that forkdecode can serve.
 
     model: DEFAULT_MODEL, a local folder, a .gguf file or a hub id. dtype: of weights and KV cache;
-    "auto" is bfloat16 where the CPU multiplies it natively, else float32. device: "auto" is the CPU.
-    max_positions: serve fewer positions than the model has.
+    "auto" is bfloat16 where the device multiplies it natively, else float32. device: "auto" is the CPU.
+    tokenizer: to take instead of the model's own. max_positions: serve fewer positions than the model has.
     Raises ModelLoadError, with the reason, for what can't be had, opened or served, and
     InvalidRequestError for a wrong dtype or device.
     """
-    chosen_dtype = resolve_dtype(dtype)
-    name, (opened, tokenizer) = _open(model, chosen_dtype)
+    chosen_dtype = resolve_dtype(dtype, reached(device))
+    name, (opened, tokenizer) = _open(model, chosen_dtype, tokenizer)
+    check_floats(name, opened)
     return _ready(name, opened, tokenizer, chosen_dtype, device, max_positions)
 
 
@@ -73,8 +76,9 @@ def adopt(
     check_config(model.config)
     own = str(model.dtype).removeprefix("torch.")
     chosen = resolve_dtype(own if dtype == "auto" else dtype)
-    convert(model, model.device, getattr(torch, chosen))
     name = str(getattr(model.config, "name_or_path", "")) or type(model).__name__
+    check_floats(name, model)
+    convert(model, model.device, getattr(torch, chosen))
     where = str(next(model.parameters()).device) if device == "auto" else device
     return _ready(name, model, tokenizer, chosen, where, max_positions)
 
@@ -88,13 +92,10 @@ def _ready(
     max_positions: int | None,
 ) -> LoadedModel:
     try:
-        chosen_device = resolve_device(device)
-        torch.nn.Module.to(opened, chosen_device)
+        torch.nn.Module.to(opened, reached(device))
         opened.requires_grad_(False)
     except RuntimeError as error:
-        raise ModelLoadError(
-            f"device: {device!r} can't be used: {one_line(error)}", field="device"
-        ) from error
+        raise _unusable(device, error) from error
     seen = probe(name, opened)
     config = opened.config.get_text_config(decoder=True)
     info = ModelInfo(
@@ -110,14 +111,32 @@ def _ready(
     return LoadedModel(opened, tokenizer, info)
 
 
-def resolve_dtype(dtype: str) -> str:
-    """The dtype that "auto" stands for on this machine, or the one asked for, checked."""
+def resolve_dtype(dtype: str, device: torch.device = _CPU) -> str:
+    """The dtype that "auto" stands for on a device, or the one asked for, checked."""
     if dtype in DTYPE_BYTES:
         return dtype
     if dtype != "auto":
         allowed = ", ".join(("auto", *DTYPE_BYTES))
         raise invalid("dtype", f"{dtype!r} is unknown", allowed)
-    return "bfloat16" if multiplies_bfloat16() else "float32"
+    if device.type == "cuda":
+        native = torch.version.hip is not None or torch.cuda.get_device_capability(device)[0] >= 8
+    else:
+        native = multiplies_bfloat16()
+    return "bfloat16" if native else "float32"
+
+
+def reached(device: str) -> torch.device:
+    """resolve_device's, once it has held something. Raises ModelLoadError for one that can't be used here."""
+    found = resolve_device(device)
+    try:
+        torch.zeros(1, dtype=torch.float32, device=found)
+    except (RuntimeError, AssertionError) as error:  # torch asserts where it was built without the device
+        raise _unusable(device, error) from error
+    return found
+
+
+def _unusable(device: str, error: BaseException) -> ModelLoadError:
+    return ModelLoadError(f"device: {device!r} can't be used: {one_line(error)}", field="device")
 
 
 def resolve_device(device: str) -> torch.device:
@@ -130,22 +149,28 @@ def resolve_device(device: str) -> torch.device:
         raise invalid("device", f"{device!r} is unknown", "auto, cpu, or a device of torch") from error
 
 
-def _open(model: str, dtype: str) -> tuple[str, Opened]:
+def _open(model: str, dtype: str, tokenizer: Any | None) -> tuple[str, Opened]:
     """(name, opened model and tokenizer). Whatever transformers raises becomes a ModelLoadError."""
     path = Path(model).expanduser()
     try:
         with quiet():
             if model == DEFAULT_MODEL:
-                return model, open_pretrained(str(ensure(SMOLLM2)), dtype, local=True)
+                return model, open_pretrained(str(ensure(SMOLLM2)), dtype, tokenizer, local=True)
             if model and path.is_dir():
                 if not (path / "config.json").is_file():
                     raise ModelLoadError(f"model: folder {model!r} holds no config.json", field="model")
-                return path.resolve().name, open_pretrained(str(path), dtype, local=True)
-            if path.suffix == ".gguf" and path.is_file():
-                return path.stem, open_gguf(path, dtype)
-            if path.is_absolute() or path.suffix == ".gguf" or model.startswith((".", "~")) or not model:
+                return path.resolve().name, open_pretrained(str(path), dtype, tokenizer, local=True)
+            is_gguf = path.suffix.lower() == ".gguf"
+            if path.is_file():
+                if is_gguf:
+                    return path.stem, open_gguf(path, dtype, tokenizer)
+                raise ModelLoadError(
+                    f"model: {model!r} is a file, and no .gguf one; allowed: its folder, or a .gguf file",
+                    field="model",
+                )
+            if path.is_absolute() or is_gguf or model.startswith((".", "~")) or not model:
                 raise ModelLoadError(f"model: no file or folder {model!r}", field="model")
-            return model, open_pretrained(model, dtype, local=False)
+            return model, open_pretrained(model, dtype, tokenizer, local=False)
     except ModelLoadError:
         raise
     except Exception as error:  # from_pretrained raises of every kind: missing files, bad JSON, no network

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, GgufConfig, PreTrainedModel
 from transformers.utils import logging as hf_logging
 
-from forkdecode.model.support import check_config
+from forkdecode.model.own_tokenizer import open_gguf_tokenizer, open_tokenizer
+from forkdecode.model.support import check_config, refuse
 
+_log = logging.getLogger(__name__)
 Opened = tuple[PreTrainedModel, Any]
 TAKEN = "forkdecode_taken"
 """Attribute of a model whose weights a runner has taken."""
+DEQUANTISED = frozenset({"fp8", "mxfp4"})
+"""Formats whose weights are made plain when they are read, with a GPU and without."""
+NAMED = 3
+"""So many weights are named in an error at most."""
 
 
 @contextmanager
@@ -34,27 +41,73 @@ def quiet() -> Iterator[None]:
             settings.enable_progress_bar()
 
 
-def open_pretrained(name: str, dtype: str, *, local: bool) -> Opened:
-    """A folder or hub id in transformers' own format. The config is checked before the weights."""
+def open_pretrained(name: str, dtype: str, tokenizer: Any | None, *, local: bool) -> Opened:
+    """A folder or hub id in transformers' own format. The config is checked before the weights. tokenizer: to
+    be taken instead of its own, which is not opened then."""
     where: dict[str, Any] = {"trust_remote_code": False, "local_files_only": local}
     config = AutoConfig.from_pretrained(name, **where)
     check_config(config)
-    tokenizer = AutoTokenizer.from_pretrained(name, **where)
-    model = AutoModelForCausalLM.from_pretrained(name, dtype=getattr(torch, dtype), **where)
-    return model, tokenizer
+    if tokenizer is None:
+        tokenizer = open_tokenizer(name, local=local)
+    scaled = getattr(config, "quantization_config", None)
+    if isinstance(scaled, dict) and scaled.get("quant_method") in DEQUANTISED:
+        scaled["dequantize"] = True
+        where["config"] = config
+    return _whole(name, name, dtype, where), tokenizer
 
 
-def open_gguf(path: Path, dtype: str) -> Opened:
-    """A GGUF file, dequantised into plain weights."""
+def open_gguf(path: Path, dtype: str, tokenizer: Any | None = None) -> Opened:
+    """A GGUF file, dequantised into plain weights. tokenizer: as above."""
     where: dict[str, Any] = {"gguf_file": path.name, "trust_remote_code": False, "local_files_only": True}
     folder = str(path.parent)
     check_config(AutoConfig.from_pretrained(folder, **where))
-    tokenizer = AutoTokenizer.from_pretrained(folder, **where)
+    if tokenizer is None:
+        tokenizer = open_gguf_tokenizer(path)
     where["quantization_config"] = GgufConfig(dequantize=True)
     # The conversion's own progress bar goes to stderr past transformers' switch for bars.
     with redirect_stderr(io.StringIO()):
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype), **where)
-    return model, tokenizer
+        return _whole(path.name, folder, dtype, where), tokenizer
+
+
+def _whole(name: str, source: str, dtype: str, where: dict[str, Any]) -> PreTrainedModel:
+    """The model with all of its weights: transformers fills those that are in no file with random numbers and
+    only warns. Raises ModelLoadError, with the names of some."""
+    load: Any = AutoModelForCausalLM.from_pretrained  # typed there as if it returned a model alone
+    loaded: tuple[PreTrainedModel, dict[str, Any]] = load(
+        source,
+        dtype=getattr(torch, dtype),
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # refused below, by their names
+        **where,
+    )
+    model, told = loaded
+    if missing := sorted(told["missing_keys"]):
+        raise refuse(name, f"its files lack {_some(missing)}")
+    wrong = [f"{key} {_shape(there)} instead of {_shape(own)}" for key, there, own in told["mismatched_keys"]]
+    if wrong:
+        raise refuse(name, f"its files don't fit its config: {_some(sorted(wrong))}")
+    if more := sorted(told["unexpected_keys"]):
+        _log.warning("model %r has no place for %s, which its files hold", name, _some(more))
+    return model
+
+
+def _some(names: list[str]) -> str:
+    rest = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _shape(size: Sequence[int]) -> str:
+    return "x".join(map(str, size))
+
+
+def check_floats(name: str, model: PreTrainedModel) -> None:
+    """Raises ModelLoadError for weights of 8-bit floats: they mean nothing without their scales, and those
+    are of no standard form."""
+    for key, parameter in model.named_parameters():
+        if parameter.is_floating_point() and parameter.element_size() == 1:
+            kind = str(parameter.dtype).removeprefix("torch.")
+            reason = f"{key} is {kind}, with scales beside it; dequantised weights are served"
+            raise refuse(name, reason)
 
 
 def convert(model: PreTrainedModel, device: torch.device, dtype: torch.dtype) -> None:
