@@ -36,6 +36,7 @@ __all__ = [
     "Bools",
     "Choice",
     "DecodeRows",
+    "DeviceLostError",
     "Draw",
     "FinishMask",
     "Gather",
@@ -253,3 +254,8 @@ class StepOutput:
     results: tuple[SelectionResult, ...]
     timings: dict[str, float] = field(default_factory=dict)
     """Seconds by part of the step, for profiles."""
+
+
+class DeviceLostError(Exception):
+    """Raised by what executes plans when its device will do nothing any more. No group is at fault, and none
+    can go on: the engine ends, and whoever keeps it starts another."""

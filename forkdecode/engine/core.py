@@ -10,7 +10,7 @@ from forkdecode.results import EngineStats
 from forkdecode.scheduler.events import GroupEvent
 from forkdecode.scheduler.request import DecodeRequest, TreeOp
 from forkdecode.scheduler.scheduler import Scheduler
-from forkdecode.step import StepOutput, StepPlan
+from forkdecode.step import DeviceLostError, StepOutput, StepPlan
 
 
 class StepRunner(Protocol):
@@ -64,7 +64,8 @@ class Engine:
             self._observer.tree(op)
 
     def step(self) -> Sequence[GroupEvent]:
-        """Runs one step. A model that raises fails the groups of that step, and no others."""
+        """Runs one step. A model that raises fails the groups of that step, and no others; but
+        DeviceLostError, which would be raised by all later steps too, comes through."""
         try:
             return self._step()
         except BaseException as error:
@@ -97,6 +98,8 @@ class Engine:
         self._phase = "execute"
         try:
             return self._runner.execute(plan)
+        except DeviceLostError:
+            raise
         except Exception as error:
             return error
 

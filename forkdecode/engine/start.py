@@ -21,9 +21,13 @@ from forkdecode.engine.rotation import Rotation
 from forkdecode.engine.sizing import Capacity, size_pool
 from forkdecode.engine.slow import told_if_slow
 from forkdecode.engine.thread import EngineThread
+from forkdecode.errors import ModelLoadError
+from forkdecode.model.device import current
+from forkdecode.model.head import MAX_LOGITS_BYTES
 from forkdecode.model.info import ModelInfo
 from forkdecode.model.kv_cache import bytes_per_block
 from forkdecode.model.loader import LoadedModel
+from forkdecode.model.node_plans import PART_BYTES
 from forkdecode.model.runner import Runner
 from forkdecode.model.support import one_line, refuse
 from forkdecode.sampling.select import warm_up
@@ -31,6 +35,9 @@ from forkdecode.scheduler.preemption import PreemptionCost
 from forkdecode_kernels import trie
 
 _log = logging.getLogger(__name__)
+WORK_BYTES = PART_BYTES + 4 * MAX_LOGITS_BYTES
+"""Of a GPU's memory: the partial results of attention, logits in the model's dtype and in float32 with what
+is made of them, and activations. The rest of those is in what kv_memory leaves."""
 _CPU_FLOPS_PER_BYTE = 20.0
 """FLOPs that a CPU core does in the time that it copies a byte (100 GFLOP/s over 5 GB/s)."""
 _GPU_FLOPS_PER_BYTE = 15_000.0
@@ -89,12 +96,11 @@ def build_engine(
         weights=config.weights,
         compiles=config.compile,
     )
-    if device.type == "cpu":
+    if device.type in ("cpu", "cuda"):
         # From a cache this takes a second.
         with told_if_slow(_say_preparing):
             _first_step(runner, info.name)
-            warm_up(threads)
-            trie.warm_up()
+            _first_selections(info, device, threads)
     balance = _CPU_FLOPS_PER_BYTE if device.type == "cpu" else _GPU_FLOPS_PER_BYTE
     run = Run(
         config,
@@ -122,9 +128,24 @@ def _first_step(runner: Runner, name: str) -> None:
         raise refuse(name, f"a first step failed: {one_line(error)}") from error
 
 
+def _first_selections(info: ModelInfo, device: torch.device, threads: int) -> None:
+    """Compiles what chooses tokens. Raises ModelLoadError where it can't run on the device."""
+    if device.type == "cpu":
+        warm_up(threads)
+        trie.warm_up()
+        return
+    try:
+        with current(device):
+            warm_up(threads, device, info.vocab_size, [getattr(torch, info.dtype)])
+    except Exception as error:  # whatever a compiler or driver raises
+        raise ModelLoadError(
+            f"device: {str(device)!r} can't be used: {one_line(error)}", field="device"
+        ) from error
+
+
 def free_memory(device: torch.device) -> int:
-    """Bytes free for a KV cache on `device`."""
+    """Bytes free for a KV cache on `device`; on a GPU without what a step's work takes beside it."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
-        return int(free)
+        return max(0, int(free) - WORK_BYTES)
     return int(psutil.virtual_memory().available)

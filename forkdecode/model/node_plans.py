@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import torch
 
 from forkdecode.kv.forest_items import ItemShape
 from forkdecode.kv.forest_plan import ForestPlan, ForestPlanner
 from forkdecode.model.forest_lister import compiled_lister
-from forkdecode.step import DecodeRows, QuerySegment
-from forkdecode_kernels.node_list import NodeCapacity, NodeList, NodeListPart, node_list
+from forkdecode.model.node_slices import Slice, sliced
+from forkdecode.model.step_shape import StepShape
+from forkdecode_kernels.node_list import (
+    NodeCapacity,
+    NodeList,
+    NodeListPart,
+    NodeSlice,
+    SlicedNodes,
+    node_list,
+)
 from forkdecode_kernels.triton.device import family
 from forkdecode_kernels.triton.tiles import tile_queries
 
@@ -19,24 +26,21 @@ Key = tuple[int, int, int, int | None]
 """Query heads, kv heads, head dim, window."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepShape:
-    """What of a step plan attention depends on. num_tokens: padding included."""
-
-    segments: Sequence[QuerySegment]
-    decodes: Sequence[DecodeRows]
-    num_tokens: int
+PART_BYTES = 512 * 1024 * 1024
+"""Of a step's partial results, of all heads of a layer."""
 
 
 class Planners:
     """A planner for each kind of layer, kept from step to step.
 
-    Every node is split at fixed lengths, so that a group's results don't depend on its batch.
+    Every node is split at fixed lengths, so that a group's results don't depend on its batch. part_bytes:
+    partial results of a layer that there is memory for.
     """
 
-    def __init__(self, block_size: int, device: torch.device) -> None:
+    def __init__(self, block_size: int, device: torch.device, part_bytes: int = PART_BYTES) -> None:
         self._block_size = block_size
         self._device = device
+        self._part_bytes = part_bytes
         self._processors = 1
         if device.type == "cuda":
             self._processors = torch.cuda.get_device_properties(device).multi_processor_count
@@ -55,6 +59,19 @@ class Planners:
             self._element_bytes[key] = element_bytes
         return planner.plan(step.segments, step.decodes, step.num_tokens)
 
+    def too_large(self, planned: Mapping[Key, ForestPlan]) -> bool:
+        """Whether some list has more parts than there is memory for: see NodePlans."""
+        return any(plan.num_parts > self._most_parts(key) for key, plan in planned.items())
+
+    def slices(self, key: Key, element_bytes: int, step: StepShape) -> list[Slice]:
+        """A step that is too large for one list of a kind of layer, in slices."""
+        return sliced(step, self._most_parts(key), lambda part: self.plan(key, element_bytes, part).num_parts)
+
+    def _most_parts(self, key: Key) -> int:
+        """Of a list. A part is [H, D] values and [H] sums, float32."""
+        heads, _, dim, _ = key
+        return max(1, self._part_bytes // (4 * heads * (dim + 1)))
+
     def _planner(self, key: Key, element_bytes: int) -> ForestPlanner:
         heads, kv_heads, dim, window = key
         group = heads // kv_heads
@@ -64,17 +81,26 @@ class Planners:
 
 
 class NodePlans:
-    """An AttentionPlans: makes each node list when the first layer of its kind asks."""
+    """An AttentionPlans: makes each node list when the first layer of its kind asks, in slices where its
+    partial results would take too much memory."""
 
     def __init__(self, planners: Planners, step: StepShape, device: torch.device) -> None:
         self._planners = planners
         self._step = step
         self._device = device
 
-    def plan(self, num_heads: int, kv: torch.Tensor, window: int | None) -> NodeList:
-        """A list in memory of its own. kv [2, K, B, S, D]."""
-        key = key_of(num_heads, kv, window)
-        return node_list(self._planners.plan(key, kv.element_size(), self._step), self._device)
+    def plan(self, num_heads: int, kv: torch.Tensor, window: int | None) -> NodeList | SlicedNodes:
+        """Lists in memory of their own. kv [2, K, B, S, D]."""
+        key, width = key_of(num_heads, kv, window), kv.element_size()
+        planned = self._planners.plan(key, width, self._step)
+        if not self._planners.too_large({key: planned}):
+            return node_list(planned, self._device)
+        return SlicedNodes(
+            tuple(
+                NodeSlice(s.start, s.stop, node_list(self._planners.plan(key, width, s.shape), self._device))
+                for s in self._planners.slices(key, width, self._step)
+            )
+        )
 
 
 class StaticLists:

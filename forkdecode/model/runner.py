@@ -25,16 +25,19 @@ from forkdecode.model.attention import (
     install,
 )
 from forkdecode.model.compiled import check_compile, compile_layers
+from forkdecode.model.device import check_answers, current
 from forkdecode.model.experts import install_experts
-from forkdecode.model.gpu_kernels import kernels_fit
+from forkdecode.model.gpu_kernels import check_moves, kernels_fit
+from forkdecode.model.graph_capture import GraphCapture
 from forkdecode.model.head import LogitsHead
 from forkdecode.model.info import ModelInfo
 from forkdecode.model.int8 import Int8Linear, check_int8
 from forkdecode.model.kv_cache import KvCache
 from forkdecode.model.lean import LeanDecoder
-from forkdecode.model.node_plans import Key, NodePlans, Planners, StepShape
+from forkdecode.model.node_plans import Key, NodePlans, Planners
 from forkdecode.model.packing import ROW_QUANTUM, Linear, PackedLinear, pack_linears, rows_stand_alone
-from forkdecode.model.static_step import Forward, GraphedDecoder, StaticStep, StepSize, capture_graph
+from forkdecode.model.static_step import Forward, GraphedDecoder, StaticStep, StepSize
+from forkdecode.model.step_shape import StepShape
 from forkdecode.model.weights import TAKEN, convert
 from forkdecode.sampling.gather import cut, joined
 from forkdecode.sampling.select import select
@@ -103,16 +106,25 @@ class Runner:
         self.cache = KvCache(info, block_size, num_blocks, num_host_slots, dtype, self.device)
         self._planners: Planners | None = None
         self._graphed: GraphedDecoder | None = None
-        if attention == "nodes" or (self.device.type == "cuda" and kernels_fit(model, self.cache)):
+        on_gpu = self.device.type == "cuda"
+        if attention == "nodes" or (on_gpu and kernels_fit(model, self.cache, info.windows)):
             self._planners = Planners(block_size, self.device)
-            if self.device.type == "cuda":
+            if on_gpu:
                 self._graphed = GraphedDecoder(
-                    self._decoder, self.cache, self._windows, self._planners, capture_graph
+                    self._decoder, self.cache, self._windows, self._planners, GraphCapture(self.device)
                 )
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepOutput:
-        """Runs one step, in the order that StepPlan names. Results follow plan.selections."""
+        """Runs one step, in the order that StepPlan names. Results follow plan.selections. Raises
+        DeviceLostError where a GPU does not answer any more."""
+        with current(self.device):
+            output = self._execute(plan)
+        if any(result.error is not None for result in output.results):
+            check_answers(self.device)  # a selection that fails tells of its own group alone
+        return output
+
+    def _execute(self, plan: StepPlan) -> StepOutput:
         timings: dict[str, float] = {}
         with _timed(timings, "blocks"):
             self.cache.swap_out(plan.swap_out)
@@ -131,24 +143,30 @@ class Runner:
     def warm_up(self) -> None:
         """Has the compiled kernels ready, so that no request waits for them. The cache stays as it was.
 
-        The first time on a machine this compiles for some ten seconds; then it loads from a cache.
+        The first time on a machine this compiles for some ten seconds; then it loads from a cache. Raises
+        whatever a kernel raises that can't run, and RuntimeError where one that moves blocks is wrong.
         """
-        if self._planners is not None:
-            forest.warm_up()
-        size, null = self.cache.block_size, self.cache.null_block
-        none, null_table = np.empty(0, np.int32), np.full((2, 1), null, np.int32)
+        with current(self.device):
+            if self._planners is not None:
+                forest.warm_up()
+            if self.device.type == "cuda":
+                check_moves(self.cache.layer(0))
+            self._warm_steps()
+
+    def _warm_steps(self) -> None:
+        none, null_table = np.empty(0, np.int32), np.full((2, 1), self.cache.null_block, np.int32)
         # A prompt's token and two rows of context 1, which read the null block; nothing is written to it. The
         # rows alone as well: the lean decoder has a way of its own for them.
         segment = QuerySegment(0, 1, 0, null_table[0])
-        slots = torch.empty(0, dtype=torch.int64, device=self.device)
+        slots = torch.full((0 if self.device.type == "cpu" else 2,), -1, dtype=torch.int64).to(self.device)
         with torch.inference_mode():
             self.cache.copy(BlockMoves(null_table[0], null_table[0]))  # zeros onto themselves
             for segments in ((segment,), ()):
                 tokens = self._pad(np.zeros(len(segments) + 2, np.int64))
                 rows = DecodeRows(len(segments), none, null_table, 1)
-                work = make_work(segments, (rows,), len(tokens), size, null)
+                plans = self._plans(StepShape(segments, (rows,), len(tokens)))
                 ids = torch.from_numpy(tokens).to(self.device)
-                step = StepAttention(self.cache, WorkPlans(work), slots, self._windows)
+                step = StepAttention(self.cache, plans, slots, self._windows)
                 self._head(self._decoder(ids, ids, step), ids[:1])
 
     def _forward(self, plan: StepPlan) -> Forward:
@@ -157,20 +175,23 @@ class Runner:
             if found is not None:
                 return found
         tokens, positions = self._pad(plan.token_ids), self._pad(plan.positions)
+        shape = StepShape(plan.segments, plan.decodes, len(tokens))
         if self._planners is not None:
-            shape = StepShape(plan.segments, plan.decodes, len(tokens))
             planned = self._planners.plan_all(shape)
-            if planned:
+            if planned and not self._planners.too_large(planned):
                 return self._by_one_copy(plan, planned, len(tokens))
-            plans: AttentionPlans = NodePlans(self._planners, shape, self.device)
-        else:
-            size, null = self.cache.block_size, self.cache.null_block
-            plans = WorkPlans(make_work(plan.segments, plan.decodes, len(tokens), size, null))
         ids, places, slots, index = (
             torch.from_numpy(each).to(self.device)
             for each in (tokens, positions, plan.slots, plan.logits_index)
         )
-        return self._decoder(ids, places, StepAttention(self.cache, plans, slots, self._windows)), index
+        attention = StepAttention(self.cache, self._plans(shape), slots, self._windows)
+        return self._decoder(ids, places, attention), index
+
+    def _plans(self, shape: StepShape) -> AttentionPlans:
+        if self._planners is not None:
+            return NodePlans(self._planners, shape, self.device)
+        size, null = self.cache.block_size, self.cache.null_block
+        return WorkPlans(make_work(shape.segments, shape.decodes, shape.num_tokens, size, null))
 
     def _by_one_copy(self, plan: StepPlan, planned: Mapping[Key, ForestPlan], num_tokens: int) -> Forward:
         size = StepSize(num_tokens, len(plan.token_ids), len(plan.logits_index))

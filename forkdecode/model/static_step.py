@@ -15,13 +15,14 @@ from transformers.utils.generic import ModelOutput
 from forkdecode.kv.forest_plan import ForestPlan
 from forkdecode.model.attention import StepAttention
 from forkdecode.model.kv_cache import KvCache
-from forkdecode.model.node_plans import Key, Planners, StaticLists, StepShape, rounded_up
+from forkdecode.model.node_plans import Key, Planners, StaticLists, rounded_up
+from forkdecode.model.step_shape import StepShape
 from forkdecode.step import I64, StepPlan
 from forkdecode_kernels.node_list import NodeCapacity, NodeListPart, list_bytes
 from forkdecode_kernels.staged import StagedMemory, StagedPart
 
 MAX_GRAPHS = 32
-"""Kept at a time; each holds the activations of its step."""
+"""Kept at a time; each holds its lists and its output. Activations lie in memory that all share."""
 MAX_GRAPH_ROWS = 1024
 """Steps of more rows compute for so long that launches cost nothing."""
 _log = structlog.get_logger("forkdecode.model")
@@ -134,15 +135,17 @@ class GraphedDecoder:
 
     def __call__(self, plan: StepPlan) -> Forward | None:
         """Good until the next call. None: run it plainly, as before any step has shown what kinds of layers
-        there are."""
+        there are, or where attention runs in slices."""
         size = bucket(len(plan.token_ids))
         planned = self._planners.plan_all(StepShape((), plan.decodes, size))
+        if not planned or self._planners.too_large(planned):
+            return None
         for step in [s for s in reversed(self._steps) if len(s.tokens) == size]:
             if step.lists.fit(planned):
                 self._steps.remove(step)
                 self._steps.append(step)  # the one used last is the last
                 return self._run(step, plan, planned)
-        return self._first(plan, size, planned) if planned else None
+        return self._first(plan, size, planned)
 
     def _run(self, step: StaticStep, plan: StepPlan, planned: Mapping[Key, ForestPlan]) -> Forward:
         assert step.replay is not None
@@ -164,7 +167,7 @@ class GraphedDecoder:
         try:
             step.replay, step.output = self._capture(work)
             step.replay()
-            same = torch.equal(step.output["last_hidden_state"], plain)
+            same = torch.equal(_bits(step.output["last_hidden_state"]), _bits(plain))
         except RuntimeError as error:
             self._give_up(f"{type(error).__name__}: {error}")
             return None
@@ -180,9 +183,6 @@ class GraphedDecoder:
         _log.warning("graphs_off", reason=reason)
 
 
-def capture_graph(work: Callable[[], ModelOutput]) -> tuple[Callable[[], None], ModelOutput]:
-    """A Capture by CUDA graphs. `work` has run before, so that its kernels are compiled."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        output = work()
-    return graph.replay, output
+def _bits(values: torch.Tensor) -> torch.Tensor:
+    """By which the NaN of one request's row equals itself."""
+    return values.contiguous().view(torch.uint8)

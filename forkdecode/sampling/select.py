@@ -35,6 +35,7 @@ from forkdecode.step import (
     TopK,
 )
 
+_CPU = torch.device("cpu")
 Choice = TypeVar("Choice", Draw, TopK, RowTopK, Gather, GumbelTopK)
 
 
@@ -115,10 +116,17 @@ def _select(
     _serve(logits, perturbed, check=check_gumbel, ways=alike, threads=workers, done=done)
 
 
-def warm_up(threads: int = 1) -> None:
-    """Have ready what `select` runs on the CPU, so that no request waits for it.
+def warm_up(
+    threads: int = 1,
+    device: torch.device = _CPU,
+    vocab: int = 256,
+    dtypes: Sequence[torch.dtype] = (torch.float32, torch.bfloat16),
+) -> None:
+    """Have ready what `select` runs on a device, so that no request waits for it. vocab, dtypes: of the
+    logits, which kernels of GPUs are compiled for.
 
-    The first time on a machine this compiles, for some ten seconds; then it loads from a cache.
+    The first time on a machine this compiles, for some ten seconds; then it loads from a cache. Raises
+    RuntimeError where a selection fails.
     """
     nothing = np.empty(0, np.int64)
     draw = Draw(np.zeros(2, np.int32), np.arange(2, dtype=np.uint64), 0, temperature=0.5, top_p=0.5)
@@ -126,16 +134,19 @@ def warm_up(threads: int = 1) -> None:
     by_row = RowTopK(2, topk.base)
     zeros = np.zeros(2, np.float64)
     perturbed = GumbelTopK(2, zeros, zeros, draw.lineage, 0, top_p=0.5)
-    for dtype in (torch.float32, torch.bfloat16):
+    for dtype in dtypes:
         asked = [
             SelectionRequest(0, 0, 2, choice, ProcessorSpec(), nothing, None, 0, num_logprobs)
             for choice in (draw, topk, by_row, perturbed)
             for num_logprobs in (None, 1)
         ]
-        ways = [replace(asked[2], allowed=Ready(allowed)) for allowed in _every_form(2, 256)]
+        ways = [replace(asked[2], allowed=Ready(allowed)) for allowed in _every_form(2, vocab)]
         ways += [replace(one, num_logprobs=1) for one in ways]
         ways += [replace(asked[i], allowed=ways[1].allowed) for i in (0, 4, 6)]
-        select(torch.zeros(2, 256, dtype=dtype), [*asked, *ways], threads=threads)
+        logits = torch.zeros(2, vocab, dtype=dtype, device=device)
+        for result in select(logits, [*asked, *ways], threads=threads):
+            if result.error is not None:
+                raise RuntimeError(f"a selection failed: {result.error}")
 
 
 def _every_form(rows: int, vocab: int) -> list[Allowed]:
@@ -144,7 +155,9 @@ def _every_form(rows: int, vocab: int) -> list[Allowed]:
     beside, ids = np.ones(rows, np.bool_), np.zeros(1, np.int64)
     listed = [AllowedLists(np.arange(4, dtype=np.int32), start, start + 4, e) for e in (None, ends)]
     also = AllowedLists(listed[0].tokens, start, start + 4, None, beside, ids)
-    return [*listed, also, AllowedBits(np.full((rows, vocab // 32), 5, np.uint32))]
+    words = np.full((rows, -(-vocab // 32)), 5, np.uint32)
+    words[:, -1] = 1  # which may stand for one token alone
+    return [*listed, also, AllowedBits(words)]
 
 
 def _serve(

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from forkdecode_kernels.attention_work import AttentionWork
 from forkdecode_kernels.cpu.attention import CpuAttentionPlan, cpu_attention, plan_cpu_attention
 from forkdecode_kernels.node_attention import node_attention
-from forkdecode_kernels.node_list import NodeList
+from forkdecode_kernels.node_list import NodeList, SlicedNodes
 from forkdecode_kernels.reference.attention import attention as reference_attention
 
-AttentionPlan = AttentionWork | CpuAttentionPlan | NodeList
+AttentionPlan = AttentionWork | CpuAttentionPlan | NodeList | SlicedNodes
 
 
 def plan_attention(
@@ -53,6 +55,9 @@ def attention(
     """
     if isinstance(plan, NodeList):
         return node_attention(query, kv, plan, scale=scale, window=window, softcap=softcap, sinks=sinks)
+    if isinstance(plan, SlicedNodes):
+        options: Any = {"scale": scale, "window": window, "softcap": softcap, "sinks": sinks}
+        return torch.cat([attention(query[:, s.start : s.stop], kv, s.nodes, **options) for s in plan.slices])
     heads, tokens, dim = query.shape
     work = plan if isinstance(plan, AttentionWork) else plan.work
     if tokens != work.num_tokens:

@@ -106,6 +106,22 @@ class NodeList:
     causal: bool
 
 
+@dataclass(frozen=True, slots=True)
+class NodeSlice:
+    """Query tokens start .. stop, and a list of their own, which counts them from `start`."""
+
+    start: int
+    stop: int
+    nodes: NodeList
+
+
+@dataclass(frozen=True, slots=True)
+class SlicedNodes:
+    """All query tokens in slices, in order: for lists whose partial results would take too much memory."""
+
+    slices: tuple[NodeSlice, ...]
+
+
 class NodeListPart:
     """A node list at a fixed place on the device: a part of memory that its owner sends there.
 

@@ -7,14 +7,15 @@ import pytest
 import torch
 from transformers.utils.generic import ModelOutput
 
-from forkdecode.model.gpu_kernels import kernels_fit, small_step
-from forkdecode.model.node_plans import Planners, StaticLists, StepShape, rounded_up
+from forkdecode.model.attention import StepAttention
+from forkdecode.model.node_plans import Planners, StaticLists, rounded_up
 from forkdecode.model.runner import Runner
 from forkdecode.model.static_step import MAX_GRAPH_ROWS, GraphedDecoder, bucket
+from forkdecode.model.step_shape import StepShape
 from forkdecode.step import DecodeRows
-from forkdecode_kernels.node_list import NodeCapacity, NodeListPart, check_nodes, list_bytes
+from forkdecode_kernels.node_list import NodeCapacity, NodeListPart, list_bytes
 from forkdecode_kernels.staged import StagedMemory
-from tests.model.driver import Driver, Group, make_runner
+from tests.model.driver import Driver, Group, StepBuilder
 from tests.models import VOCAB, tiny_model
 
 CPU = torch.device("cpu")
@@ -121,6 +122,28 @@ class TestGraphs:
             torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
         assert recorder.captured <= 1
 
+    def test_a_row_of_nan_turns_nothing_off(self) -> None:
+        recorder = Recorder()
+        driver = graphed(recorder)
+        decoder = driver.runner._graphed
+        assert decoder is not None
+        whole = decoder._decoder
+
+        def poisoned(ids: torch.Tensor, places: torch.Tensor, step: StepAttention) -> ModelOutput:
+            output = whole(ids, places, step)
+            output["last_hidden_state"][0, 0] = torch.nan
+            return output
+
+        decoder._decoder = poisoned
+        group = driver.open(tokens(9, 1))
+        prompt, last = StepBuilder(), StepBuilder()
+        prompt.prefill(group, 8)
+        driver.run(prompt)
+        last.decode(group, driver.vocab)
+        driver.runner.execute(last.plan())
+        assert recorder.captured == 1
+        assert decoder._steps
+
     def test_rows_are_padded_by_a_third_at_most(self) -> None:
         for rows in range(1, MAX_GRAPH_ROWS + 1):
             size = bucket(rows)
@@ -164,6 +187,18 @@ class TestOneCopy:
         assert len(sent) == 3  # two chunks, and the last token
 
 
+def test_warm_up_leaves_the_cache_and_knows_the_layers() -> None:
+    driver = Driver(tiny_model("gemma2"), attention="nodes")
+    runner: Runner = driver.runner
+    runner.warm_up()
+    assert not any(runner.cache.layer(i).any() for i in range(2))
+    assert runner._planners is not None
+    assert len(runner._planners.plan_all(StepShape((), (), 16))) == 2
+    fresh = Driver(tiny_model("gemma2"), attention="nodes")
+    for ours, theirs in zip(walked(driver), walked(fresh), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+
+
 class TestStaticLists:
     def shape(self, rows: int, columns: int) -> StepShape:
         tails = np.arange(rows * columns, dtype=np.int32).reshape(rows, columns)
@@ -190,30 +225,6 @@ class TestStaticLists:
     def test_room_covers_what_there_is(self) -> None:
         exact = NodeCapacity(0, 5, 9, 16, 16, 3, 10, 6)
         assert rounded_up(exact) == NodeCapacity(0, 8, 16, 16, 16, 16, 16, 8)
-
-
-@pytest.mark.parametrize("size", [1, 4, 16, 128])
-def test_the_trial_step_is_a_sound_one(size: int) -> None:
-    segments, decodes, num_tokens, num_blocks = small_step(size)
-    arrays = Planners(size, CPU).plan((4, 2, 8, None), 4, StepShape(segments, decodes, num_tokens))
-    check_nodes(arrays, num_blocks, num_tokens, size)
-
-
-def test_kernels_are_tried_in_the_models_shape() -> None:
-    model = tiny_model("llama")
-    runner = make_runner(model)
-    assert kernels_fit(model, runner.cache)
-
-
-def test_kernels_that_fail_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny_model("llama")
-    runner = make_runner(model)
-
-    def broken(*args: object, **kwargs: object) -> None:
-        raise RuntimeError("no kernel image is available for execution on the device")
-
-    monkeypatch.setattr("forkdecode.model.gpu_kernels.node_attention", broken)
-    assert not kernels_fit(model, runner.cache)
 
 
 def test_a_group_has_the_same_bits_beside_others() -> None:

@@ -168,3 +168,10 @@ def test_warm_up_runs_and_leaves_no_kernel_to_compile() -> None:
         select(logits_for(requests, dtype), requests)
     assert [len(kernel.signatures) for kernel in ENTRIES] == compiled
     assert all(compiled)
+
+
+def test_warm_up_tells_of_a_selection_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = SelectionResult.failed(0, "out of resources")
+    monkeypatch.setattr("forkdecode.sampling.select.select", lambda *_, **__: (failed,))
+    with pytest.raises(RuntimeError, match="a selection failed: out of resources"):
+        warm_up()
