@@ -53,12 +53,13 @@ def simulated(results: list[Result]) -> Any:
     figure, axes = pyplot.subplots(2, 3, figsize=(13, 7.4))
     draw = _lines if by_rate(results) else _bars
     for axis, (name, label, long, value) in zip(axes.flat, PANELS, strict=True):
-        draw(axis, [r for r in results if counted(r) or not long], value)
+        own = [r for r in results if counted(r) or not long]
+        draw(axis, own, value)
         axis.set(title=name, ylabel=label)
-        axis.set_ylim(0, None if axis.get_ylim()[1] > 1e-6 else 1)
+        axis.set_ylim(0, None if any(map(value, own)) else 1)
     if by_rate(results):
-        handles, labels = axes.flat[2].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="upper right", ncols=len(SYSTEM_NAMES), fontsize=9)
+        # The panel with every system names them for all.
+        axes.flat[0].legend(*axes.flat[2].get_legend_handles_labels(), loc="best", fontsize=9)
     first = results[0]
     target = f"first token in {first['first_target']:g} s, others in {1e3 * first['token_target']:g} ms"
     figure.suptitle(f"{title(load_key(first))}; target: {target}", x=0.02, ha="left", fontsize=11)
@@ -85,7 +86,7 @@ def _bars(axis: Any, results: list[Result], value: Callable[[Result], float]) ->
     own = {r["system"]: value(r) for r in results}
     names = [system for system in SYSTEM_NAMES if system in own]
     bars = axis.bar(names, [own[name] for name in names], color=[COLOURS[name] for name in names], width=0.5)
-    axis.bar_label(bars, fmt="{:,.3g}", padding=2)
+    axis.bar_label(bars, fmt="{:,.4g}", padding=2)
     axis.margins(y=0.15)
     rate = results[0]["rate"] if results else 0
     axis.set(xlabel=f"{rate:,g} arrivals a second" if rate else "all at once")

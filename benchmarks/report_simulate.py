@@ -100,11 +100,13 @@ def overloaded(r: Result) -> bool:
 
 
 def most_served(results: list[Result], every: bool = False) -> dict[tuple[Any, ...], dict[str, float]]:
-    """Of steady loads the most requests a second that each system served when more arrived; every: at any
-    rate, of which it is known only that it can do as much."""
+    """Of steady loads the most requests a second that each system served at any rate, of those that had more
+    than they could do at one; every: of others too, of which it is known only that they can do as much."""
+    steady = [r for r in results if not r["count"] and counted(r)]
+    full = {(load_key(r), r["system"]) for r in steady if overloaded(r)}
     found: dict[tuple[Any, ...], dict[str, float]] = {}
-    for r in results:
-        if not r["count"] and counted(r) and (every or overloaded(r)):
+    for r in steady:
+        if every or (load_key(r), r["system"]) in full:
             most = found.setdefault(load_key(r), {})
             most[r["system"]] = max(most.get(r["system"], 0.0), r["requests_per_second"])
     return found

@@ -51,6 +51,14 @@ def test_the_most_that_a_steady_load_was_served_counts() -> None:
     assert found == ["103", "98.2", "93.5", "73.8", "", "", "1.39x", "1.27x", "1.05x", "1.05x", ""]
 
 
+def test_who_had_too_much_may_have_served_more_of_less() -> None:
+    """Of an overload more is begun than ended while it lasts."""
+    results = [simulated("forest", 90, 66.8), simulated("forest", 70, 70.0, waiting=[71, 50])]
+    results += [simulated("unshared", 75, 55.0)]
+    ((_, *found),) = cells(served(results))
+    assert (found[0], found[6]) == ("70", "1.27x")
+
+
 def test_what_was_offered_too_little_is_no_limit() -> None:
     """Of who serves all that arrives it is not known what it can do: so there is no ratio."""
     results = [simulated("forest", 113, 102.7), simulated("contiguous", 0.4, 0.302, waiting=[1, 3])]
