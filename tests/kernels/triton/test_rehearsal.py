@@ -12,13 +12,15 @@ import pytest
 
 pytest.importorskip("triton")
 
+ROOT = Path(__file__).parents[3]
+
 
 def test_gpu_check_rehearses(tmp_path: Path) -> None:
-    script = Path(__file__).parents[3] / "benchmarks/gpu_check.py"
     out = tmp_path / "check.json"
     run = subprocess.run(
-        [sys.executable, script, "--rehearse", "--json", out],
+        [sys.executable, "-m", "benchmarks.gpu_check", "--rehearse", "--json", out],
         env={key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"},
+        cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
@@ -26,4 +28,11 @@ def test_gpu_check_rehearses(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stdout + run.stderr
     result = json.loads(out.read_text())
     assert result["rehearsal"]
-    assert all(case["ok"] and case["bytes_gain"] >= 1 for case in result["attention"])
+    assert all(part["ok"] for part in result["parts"].values())
+    attention = [part for name, part in result["parts"].items() if name.startswith("attention")]
+    assert len(attention) == 2
+    assert all(part["bytes_gain"] >= 1 for part in attention)
+    assert len(result["goals"]) == 5
+    for name in result["parts"]:
+        assert run.stdout.count(f"| {name} |") == 2  # when it ended, and in the summary
+    assert "unreadable" not in run.stdout

@@ -1,0 +1,189 @@
+"""End to end for gpu_check: the whole engine's beams against transformers' generate, on random models."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import structlog.testing
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    LlamaConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+)
+
+from benchmarks.gpu.bench import Bench
+from forkdecode import LLM, Beam, DecodeResult
+from forkdecode.config import Compile
+
+FELL_BACK = ("kernels_off", "graphs_off")
+"""What the engine logs when it computes in a slower way than it was asked to."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """prompts x width beams of new_tokens each, after prompts of prompt_len tokens. attention: which of
+    transformers' it is compared with."""
+
+    prompts: int
+    prompt_len: int
+    width: int
+    new_tokens: int
+    config: PretrainedConfig
+    dtype: torch.dtype
+    attention: str = "sdpa"
+
+    @property
+    def tokens(self) -> int:
+        return self.prompts * self.width * self.new_tokens
+
+    def prompt_ids(self) -> np.ndarray:
+        """[prompts, prompt_len]."""
+        rng = np.random.default_rng(0)
+        return rng.integers(10, self.config.vocab_size, (self.prompts, self.prompt_len))
+
+    def model(self, device: torch.device) -> PreTrainedModel:
+        """The same weights each time."""
+        torch.manual_seed(0)
+        with torch.device(device):
+            made = AutoModelForCausalLM.from_config(self.config, attn_implementation=self.attention)
+        return made.to(self.dtype).eval()
+
+
+@dataclass(frozen=True)
+class Run:
+    """seconds: of the second of two runs. fell_back: what the engine logged of it."""
+
+    seconds: float
+    results: tuple[DecodeResult, ...]
+    fell_back: tuple[dict[str, Any], ...]
+
+    @property
+    def scores(self) -> np.ndarray:
+        """Of each prompt's best candidate."""
+        return np.array([r.candidates[0].score for r in self.results])
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """[prompts, new_tokens], of each prompt's best candidate."""
+        return np.array([r.candidates[0].token_ids for r in self.results])
+
+
+def case(bench: Bench) -> Case:
+    """The shape of Llama 3.2 1B, or a tiny one."""
+    if bench.rehearse:
+        return tiny_cases()["llama"]
+    config = LlamaConfig(
+        hidden_size=2048, intermediate_size=8192, num_hidden_layers=16, num_attention_heads=32,
+        num_key_value_heads=8, head_dim=64, vocab_size=128_256, max_position_embeddings=4096,
+        rope_theta=500_000.0, tie_word_embeddings=True, **ENDLESS,
+    )  # fmt: skip
+    return Case(8, 512, 8, 64, config, bench.dtype)
+
+
+ENDLESS: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+"""Every beam goes on to the last token."""
+
+
+def tiny_cases() -> dict[str, Case]:
+    """Models of two layers in float32: with plain attention, and with windows and a soft cap. Their weights
+    are large, so that choices are clear."""
+    common: dict[str, Any] = {
+        "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "vocab_size": 500, "max_position_embeddings": 256,
+        "initializer_range": 0.4, **ENDLESS,
+    }  # fmt: skip
+    configs = {
+        "llama": LlamaConfig(**common),
+        "gemma2": Gemma2Config(**common, head_dim=16, sliding_window=20, query_pre_attn_scalar=16),
+    }
+    return {name: Case(2, 37, 4, 12, config, torch.float32, "eager") for name, config in configs.items()}
+
+
+def exact(bench: Bench) -> dict[str, Any]:
+    """Beams of tiny models in float32, which must be transformers' token for token."""
+    found: dict[str, Any] = {}
+    for name, work in tiny_cases().items():
+        ours = decoded(work, bench.device)
+        _, _, theirs = generated(work, bench.device)
+        same = int((ours.tokens == theirs).all(1).sum())
+        found[name] = {"same": same, "of": work.prompts, "fell_back": ours.fell_back}
+    return found | {"ok": all(f["same"] == f["of"] and not f["fell_back"] for f in found.values())}
+
+
+def end_to_end(bench: Bench, compiles: Compile) -> dict[str, Any]:
+    """Tokens a second of both, the second of two runs each. In bfloat16 beams part where scores are close, so
+    it is not tokens that are compared: the scores that ours have must be those that transformers' plain
+    forward gives the same tokens."""
+    work = case(bench)
+    ours = decoded(work, bench.device, compiles)
+    theirs, their_scores, _ = generated(work, bench.device)
+    gap = float(np.abs(ours.scores - rescored(work, bench.device, ours.tokens)).max())
+    return {
+        "prompts": work.prompts,
+        "prompt_len": work.prompt_len,
+        "width": work.width,
+        "new_tokens": work.new_tokens,
+        "tokens_per_second": work.tokens / ours.seconds,
+        "transformers_tokens_per_second": work.tokens / theirs,
+        "ratio": theirs / ours.seconds,
+        "step_ms": 1000 * ours.seconds / work.new_tokens,
+        "score_gap": gap,
+        "best_score_ours": float(ours.scores.mean()),
+        "best_score_transformers": float(their_scores.mean()),
+        "fell_back": ours.fell_back,
+        "ok": gap < 0.05 and not ours.fell_back,
+    }
+
+
+def decoded(work: Case, device: torch.device, compiles: Compile = "none") -> Run:
+    """By the engine. An engine that fell back computes the same, so its log is read."""
+    prompts, strategy = [p.tolist() for p in work.prompt_ids()], Beam(width=work.width)
+    with (
+        structlog.testing.capture_logs() as told,
+        LLM(work.model(device), device=str(device), prefix_cache=False, compile=compiles) as llm,
+    ):
+        seconds, results = _second(lambda: llm.decode(prompts, strategy, max_tokens=work.new_tokens))
+    return Run(seconds, tuple(results), tuple(dict(e) for e in told if e["event"] in FELL_BACK))
+
+
+@torch.inference_mode()
+def generated(work: Case, device: torch.device) -> tuple[float, np.ndarray, np.ndarray]:
+    """By transformers: seconds, scores [prompts] and new tokens [prompts, new_tokens] of the best."""
+    model, ids = work.model(device), torch.from_numpy(work.prompt_ids()).to(device)
+
+    def run() -> tuple[np.ndarray, np.ndarray]:
+        out = model.generate(
+            ids, attention_mask=torch.ones_like(ids), num_beams=work.width, do_sample=False,
+            max_new_tokens=work.new_tokens, return_dict_in_generate=True, output_scores=True,
+        )  # fmt: skip
+        new = out.sequences[:, work.prompt_len :].cpu().numpy()  # waits for the device
+        return out.sequences_scores.float().cpu().numpy(), new
+
+    seconds, (scores, new) = _second(run)
+    return seconds, scores, new
+
+
+@torch.inference_mode()
+def rescored(work: Case, device: torch.device, tokens: np.ndarray) -> np.ndarray:
+    """What transformers' plain forward makes of tokens [prompts, n]: the mean of their log-probabilities."""
+    n = tokens.shape[1]
+    whole = torch.from_numpy(np.concatenate([work.prompt_ids(), tokens], 1)).to(device)
+    logits = work.model(device)(whole, use_cache=False).logits[:, -n - 1 : -1]
+    logprobs = torch.log_softmax(logits.float(), -1).gather(2, whole[:, -n:, None])
+    found: np.ndarray = logprobs.mean((1, 2)).cpu().numpy()
+    return found
+
+
+def _second(run: Callable[[], Any]) -> tuple[float, Any]:
+    """Seconds of the second of two runs, and what it gave."""
+    run()
+    begin = time.perf_counter()
+    found = run()
+    return time.perf_counter() - begin, found

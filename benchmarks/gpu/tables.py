@@ -1,0 +1,75 @@
+"""The block tables of gpu_check's workloads, as node lists and as dense tables."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.cases import Model, Workload, workloads
+from forkdecode.kv.forest_plan import ForestPlan
+from forkdecode.model.node_plans import Planners
+from forkdecode.model.step_shape import StepShape
+from forkdecode.step import I32, DecodeRows
+
+
+def decode_rows(work: Workload, block_size: int, rng: np.random.Generator) -> tuple[list[DecodeRows], int]:
+    """Tables with block ids in random order, and how many blocks there are."""
+    columns = max(1, work.own // block_size)
+    trunk = work.trunk // block_size
+    names = rng.permutation(work.groups * (trunk + work.rows * columns)).astype(np.int32)
+    taken = 0
+
+    def take(n: int) -> I32:
+        nonlocal taken
+        taken += n
+        return names[taken - n : taken]
+
+    found, token = [], 0
+    for _ in range(work.groups):
+        own_trunk = take(trunk)
+        tails = np.empty((work.rows, 0), np.int32)
+        for column in range(columns):
+            if column and column * block_size % work.fork_every == 0:
+                tails = tails[np.sort(rng.integers(0, work.rows, work.rows))]
+            tails = np.column_stack([tails, take(work.rows)])
+        context = (trunk + columns) * block_size - int(rng.integers(0, block_size))
+        found.append(DecodeRows(token, own_trunk, tails, context))
+        token += work.rows
+    return found, len(names)
+
+
+def dense_tables(decodes: list[DecodeRows], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Block tables [R, n] and lengths [R], as per-row paged attention reads them."""
+    rows = [np.concatenate([d.trunk, tail]) for d in decodes for tail in d.tails]
+    dense = np.zeros((len(rows), max(map(len, rows))), np.int32)
+    for i, row in enumerate(rows):
+        dense[i, : len(row)] = row
+    lengths = np.concatenate([np.full(d.rows, d.context_len, np.int32) for d in decodes])
+    return torch.from_numpy(dense).to(device), torch.from_numpy(lengths).to(device)
+
+
+def compiled_plan(bench: Bench) -> dict[str, Any]:
+    """A first plan of all, which compiles what makes plans, so that no other part waits for it."""
+    decodes, _ = decode_rows(workloads(True)[0], 16, np.random.default_rng(0))
+    begin = time.perf_counter()
+    plan, _ = planned(decodes, Model(), bench.dtype, bench.device)
+    return {"us": 1e6 * (time.perf_counter() - begin), "ok": len(plan.large_items) > 0}
+
+
+def planned(
+    decodes: list[DecodeRows], model: Model, dtype: torch.dtype, device: torch.device
+) -> tuple[ForestPlan, float]:
+    """The runner's plan, and the seconds that a fresh one takes."""
+    key = (model.heads, model.kv_heads, model.dim, None)
+    step = StepShape((), decodes, sum(d.rows for d in decodes))
+    times = []
+    for _ in range(8):
+        planners = Planners(model.block_size, device)
+        begin = time.perf_counter()
+        plan = planners.plan(key, dtype.itemsize, step)
+        times.append(time.perf_counter() - begin)
+    return plan, float(np.median(times[1:]))  # the first may compile
