@@ -4,9 +4,9 @@
     python -m benchmarks.gate --update   # writes what it measures to gate_expected.json
 
 The real scheduler, block pool, strategies and forest plan run fixed requests on a model whose answers
-are the same bits everywhere (gate_model.py). Counted are steps, blocks, copies, bytes that attention
-reads by plan and by table, and the Python that the control plane runs. All are exact but for the last,
-which versions of Python count a little differently (TOLERANCE).
+are the same bits everywhere (gate_model.py). Counted are steps, blocks, copies, bytes that attention on a
+GPU moves by its plan and would move without sharing, and the Python that the control plane runs. All are
+exact but for the last, which versions of Python count a little differently (TOLERANCE).
 
 A value that got worse is a regression; one that got better is a reason to run --update and to commit
 the new values with what made them better.
@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ import forkdecode
 from benchmarks.gate_counters import count_calls, count_lines
 from benchmarks.gate_model import ExactModel
 from forkdecode.config import EngineConfig
-from forkdecode.kv.bytes_moved import BytesMoved, bytes_moved
+from forkdecode.kv.bytes_moved import plan_bytes
 from forkdecode.kv.forest_items import ItemShape
 from forkdecode.kv.forest_plan import ForestPlanner
 from forkdecode.scheduler.preemption import PreemptionCost
@@ -106,9 +106,8 @@ class Run:
             config, work.blocks, work.host_slots, cost, b"gate", clock=lambda: 0.0, layers=layers
         )
         self._model = ExactModel()
-        self._planner = ForestPlanner(ITEMS)
+        self._planner = ForestPlanner(ITEMS, invariant=True)
         self.group_steps = self.forks = self.parts = self.items = 0
-        self.bytes = BytesMoved(0, 0, 0)
         self._histories = []
         for index, (prompt_len, strategy, tokens) in enumerate(work.requests):
             self._scheduler.add(request(index, prompt_len, strategy, tokens, work.shared_prompt))
@@ -128,17 +127,18 @@ class Run:
             plan = self._scheduler.schedule()
             if plan is not None:
                 self.group_steps += len(plan.decodes)
-                self._plan_attention(plan)
-                self._scheduler.commit(self._model.execute(plan))
+                moved = self._plan_attention(plan)
+                self._scheduler.commit(replace(self._model.execute(plan), attention_bytes=moved))
             self._scheduler.check()
         parents = [step.parents for history in self._histories for step in history._steps]
         self.forks = sum(len(p) - len(np.unique(p)) for p in parents)
 
-    def _plan_attention(self, plan: StepPlan) -> None:
+    def _plan_attention(self, plan: StepPlan) -> int:
+        """What a layer moves by it."""
         forest = self._planner.plan(plan.segments, plan.decodes, len(plan.token_ids))
         self.parts += forest.num_parts
         self.items += len(forest.small_items) + len(forest.large_items)
-        self.bytes += bytes_moved(
+        return plan_bytes(
             forest, num_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=HEAD_DIM, element_bytes=ELEMENT
         )
 
@@ -161,8 +161,6 @@ class Run:
             "naive_kv_bytes": stats.naive_kv_bytes,
             "paged_kv_bytes": stats.paged_kv_bytes,
             "forest_kv_bytes": stats.forest_kv_bytes,
-            "paged_bytes": self.bytes.paged,
-            "forest_bytes": self.bytes.forest,
             "attention_items": self.items,
             "attention_parts": self.parts,
         }
@@ -181,7 +179,6 @@ def measure(work: Work) -> dict[str, float]:
         "copies_per_fork": found["copies"] / found["forks"] if found["forks"] else 0.0,
         "blocks_per_token": found["unique_block_steps"] / found["generated_tokens"],
         "read_gain": found["paged_kv_bytes"] / found["forest_kv_bytes"],
-        "bytes_read_per_paged_byte": found["forest_bytes"] / found["paged_bytes"],
         "calls_per_group_step": calls / run.group_steps,
         "lines_per_group_step": lines / run.group_steps,
     }

@@ -137,10 +137,11 @@ class EngineStats:
     held_nodes: tree nodes that hold KV, or did until it was dropped. held_blocks: blocks of the pool that
     nodes alone hold. swapped_nodes, dropped_nodes: how often a node's KV went to host memory or was given
     up, to make room. rebuilt_tokens: computed again because it was given up.
-    forest_kv_bytes: keys and values that attention reads if what rows share is read once, summed over
-    steps and layers; paged_kv_bytes: if every row reads its own context; naive_kv_bytes: if every row
-    also holds its own and is copied when beams are reordered. See kv/step_reads.py. In floating point,
-    for they pass 2**64 within hours on a large GPU.
+    forest_kv_bytes: keys and values that attention has read, summed over steps and layers, and on a GPU the
+    partial results that it has written and read because of sharing; paged_kv_bytes: what it would have read
+    if every row read its own context; naive_kv_bytes: if every row also held its own, and beams were copied
+    when they are reordered. See docs/operations.md. In floating point, for they pass 2**64 within hours on a
+    large GPU.
     """
 
     steps: int
@@ -178,7 +179,7 @@ class EngineStats:
 
     @property
     def read_gain(self) -> float:
-        """Bytes that rows without sharing would read for each that is read."""
+        """Bytes that rows without sharing would have read for each that attention has moved."""
         return self.paged_kv_bytes / self.forest_kv_bytes if self.forest_kv_bytes else 1.0
 
     @property

@@ -254,6 +254,9 @@ class StepOutput:
     results: tuple[SelectionResult, ...]
     timings: dict[str, float] = field(default_factory=dict)
     """Seconds by part of the step, for profiles."""
+    attention_bytes: int | None = None
+    """What attention has read of keys and values in all layers, and moved besides for the sake of sharing;
+    None where nobody counted."""
 
 
 class DeviceLostError(Exception):

@@ -2,7 +2,7 @@
 
 from forkdecode.kv.block_pool import BlockAccountingError, BlockPool, Holder, OutOfBlocksError
 from forkdecode.kv.block_table import BlockTable, Extension
-from forkdecode.kv.bytes_moved import BytesMoved, bytes_moved
+from forkdecode.kv.bytes_moved import BytesMoved, bytes_moved, plan_bytes
 from forkdecode.kv.forest import Sharing, sharing
 from forkdecode.kv.forest_items import ItemShape
 from forkdecode.kv.forest_plan import ForestPlan, ForestPlanner
@@ -31,5 +31,6 @@ __all__ = [
     "StepReads",
     "TableImage",
     "bytes_moved",
+    "plan_bytes",
     "sharing",
 ]

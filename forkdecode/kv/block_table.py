@@ -131,11 +131,6 @@ class BlockTable:
         return self._counted
 
     @property
-    def head(self) -> int | None:
-        """The first block that every row shares."""
-        return self._trunk.item(0) if self._num_trunk else None
-
-    @property
     def num_unshared(self) -> int:
         """How many blocks the rows would hold if they shared none: R * ceil(length / S)."""
         return self.rows * (self._num_trunk + int(self.tails.shape[1]))

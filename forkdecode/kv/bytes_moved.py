@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 class BytesMoved:
     """Of one step.
 
-    naive: beams that each hold their own context and copy it when they are reordered (one read for
-    attention, a read and a write for the copy). paged: every row reads its own context. forest: what
-    rows share is read once.
+    naive: every row holds its own context, and beams copy it when they are reordered (one read for
+    attention, a read and a write for the copy). paged: every row reads its own context, and nothing is
+    copied. forest: what is read by a plan that shares, and moved besides for the sake of sharing.
     """
 
     naive: int
@@ -34,13 +34,28 @@ class BytesMoved:
 NO_BYTES = BytesMoved(0, 0, 0)
 
 
+def plan_bytes(
+    plan: ForestPlan, *, num_heads: int, num_kv_heads: int, head_dim: int, element_bytes: int
+) -> int:
+    """What one layer of this shape moves by a plan: each node once, for tiles of queries that read the same
+    blocks lie side by side; and partial results, float32: head_dim values and a log-sum-exp for each query
+    head, once out and once in."""
+    token = 2 * num_kv_heads * head_dim * element_bytes
+    parts = plan.num_parts * num_heads * (head_dim + 1) * 4 * 2
+    return (plan.node_tokens + plan.segment_tokens) * token + parts
+
+
 def bytes_moved(
     plan: ForestPlan, *, num_heads: int, num_kv_heads: int, head_dim: int, element_bytes: int
 ) -> BytesMoved:
-    """Of a step's decode rows, counted from its plan, for one layer of this shape. The forest's partial
-    results are counted too, float32: head_dim values and a log-sum-exp for each query head, once out and
-    once in."""
-    token = 2 * num_kv_heads * head_dim * element_bytes
-    paged = plan.row_tokens * token
-    parts = plan.num_parts * num_heads * (head_dim + 1) * 4 * 2
-    return BytesMoved(3 * paged, paged, plan.node_tokens * token + parts)
+    """plan_bytes of a plan of decode rows alone, beside what these would move without sharing; naive: if
+    they are beams."""
+    paged = plan.row_tokens * 2 * num_kv_heads * head_dim * element_bytes
+    forest = plan_bytes(
+        plan,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        element_bytes=element_bytes,
+    )
+    return BytesMoved(3 * paged, paged, forest)

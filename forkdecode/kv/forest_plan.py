@@ -27,7 +27,8 @@ class ForestPlan:
     """The arrays of forkdecode_kernels.node_list.NodeArrays, and what they read.
 
     node_tokens: of all nodes that decode rows read; row_tokens: what rows without sharing would read,
-    each its context from the first block that it sees. causal: the plan has several queries of one row.
+    each its context from the first block that it sees; segment_tokens: of the nodes that segments alone
+    read. causal: the plan has several queries of one row.
     """
 
     small_items: I32
@@ -42,6 +43,7 @@ class ForestPlan:
     causal: bool
     node_tokens: int
     row_tokens: int
+    segment_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,15 +103,17 @@ class ForestPlanner:
         self._last = (_Step(tuple(decodes), num_tokens), forest, plan) if not segments else None
         return plan
 
-    def _reads(self, contexts: I64, rows: I64, forest: Forest, first: int) -> tuple[int, int]:
-        """Tokens that the groups from `first` on read, which decode, by nodes and by rows."""
-        nodes, seen = forest.nodes, contexts
+    def _reads(self, contexts: I64, rows: I64, forest: Forest, first: int) -> tuple[int, int, int]:
+        """Tokens that the groups from `first` on read, which decode, by nodes and by rows; and those of the
+        nodes that others alone read."""
+        lengths, seen = within(forest.nodes, contexts), contexts
+        total = decoded = int(lengths.sum())
         if first:
-            nodes = nodes.compress(nodes[2] >= first, 1)
+            decoded = int(lengths.compress(forest.nodes[2] >= first).sum())
         if self._window is not None:
             size = self._shape.block_size
             seen = contexts - np.maximum(contexts - self._window, 0) // size * size
-        return int(within(nodes, contexts).sum()), int(rows[first:] @ seen[first:])
+        return decoded, int(rows[first:] @ seen[first:]), total - decoded
 
     def _grown(self, decodes: tuple[DecodeRows, ...]) -> ForestPlan:
         """The last plan, with contexts that have grown inside blocks it already lists."""
@@ -128,7 +132,9 @@ class ForestPlanner:
         return plan
 
 
-def _plan(forest: Forest, blocks: I32, causal: bool, node_tokens: int, row_tokens: int) -> ForestPlan:
+def _plan(
+    forest: Forest, blocks: I32, causal: bool, node_tokens: int, row_tokens: int, segment_tokens: int
+) -> ForestPlan:
     return ForestPlan(
         forest.small_items,
         forest.large_items,
@@ -142,6 +148,7 @@ def _plan(forest: Forest, blocks: I32, causal: bool, node_tokens: int, row_token
         causal,
         node_tokens,
         row_tokens,
+        segment_tokens,
     )
 
 
@@ -150,7 +157,9 @@ def _nothing(num_tokens: int) -> ForestPlan:
     none, tokens = np.empty(0, np.int32), np.arange(num_tokens, dtype=np.int32)
     items = np.empty((0, 8), np.int32)
     offsets = np.zeros(num_tokens + 1, np.int32)
-    return ForestPlan(items, items, none, none, np.zeros_like(tokens), tokens, offsets, none, 0, False, 0, 0)
+    return ForestPlan(
+        items, items, none, none, np.zeros_like(tokens), tokens, offsets, none, 0, False, 0, 0, 0
+    )
 
 
 def _as_rows(segment: QuerySegment, block_size: int) -> DecodeRows:

@@ -1,17 +1,12 @@
-"""What a step's attention reads of keys and values, and would read without sharing: from the tables alone."""
+"""What a step's attention would read of keys and values without sharing: from the tables' lengths alone."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 
 import numpy as np
 
-from forkdecode.kv.block_pool import BlockPool
-from forkdecode.kv.block_table import BlockTable
-from forkdecode.kv.bytes_moved import BytesMoved
 from forkdecode.step import I64
 
 KvLayers = Sequence[tuple[int | None, int]]
@@ -21,116 +16,59 @@ token take in all layers of that window."""
 
 @dataclass(slots=True)
 class StepReads:
-    """Collects what a step computes; `moved` counts it, before tables change again.
+    """Collects what a step computes.
 
     Blocks are read whole from the first that a query sees. What a row computes at a time, one token or
-    several, reads its context once. A chunk of a prompt is the same for all three counts, for nothing
-    moves with it; partial results, which a GPU writes and reads where it splits a context, are in none.
+    several, reads its context once. Beams are copied where there are several: one row has nothing to be
+    reordered. A chunk of a prompt is the same for both counts, for nothing moves with it.
     """
 
     layers: KvLayers
-    pool: BlockPool
-    _rows: list[tuple[BlockTable, int]] = field(default_factory=list)
+    block_size: int
+    _rows: list[int] = field(default_factory=list)
+    _lengths: list[int] = field(default_factory=list)
+    _computed: list[int] = field(default_factory=list)
+    _copied: list[bool] = field(default_factory=list)
     _chunks: list[tuple[int, int]] = field(default_factory=list)
 
-    def rows(self, table: BlockTable, count: int = 1) -> None:
-        """All rows of `table` compute their last `count` tokens."""
-        self._rows.append((table, count))
+    def rows(
+        self, rows: Sequence[int], lengths: Sequence[int], beams: Sequence[bool], computed: int = 1
+    ) -> None:
+        """Of several groups: how many rows, how long each is with its last `computed` tokens, which it
+        computes, and whether they are beams, which are reordered."""
+        self._rows += rows
+        self._lengths += lengths
+        self._computed += [computed] * len(rows)
+        self._copied += beams
 
     def chunk(self, start: int, end: int) -> None:
         """One row computes its tokens start .. end."""
         self._chunks.append((start, end))
 
-    def moved(self) -> BytesMoved:
-        """Of all layers."""
-        naive = paged = forest = 0
-        tables = _Tables.of(self.pool, self._rows)
+    def unshared(self) -> tuple[int, int]:
+        """BytesMoved.naive and paged, of all layers."""
+        rows, lengths, computed = _array(self._rows), _array(self._lengths), _array(self._computed)
+        copied = _array(self._copied) * (rows > 1)
+        naive = paged = 0
         for window, token in self.layers:
-            chunks, alone, together = self._chunk_tokens(window), *tables.tokens(window)
-            naive += (chunks + 3 * alone) * token
-            paged += (chunks + alone) * token
-            forest += (chunks + together) * token
-        return BytesMoved(naive, paged, forest)
+            seen = rows * (lengths - self._begins(lengths - computed, window))
+            chunks = sum([end - self._begin(start, window) for start, end in self._chunks])
+            read = int(seen.sum()) + chunks
+            paged += read * token
+            naive += (read + 2 * int(seen @ copied)) * token
+        return naive, paged
 
-    def _chunk_tokens(self, window: int | None) -> int:
-        """Of all chunks, with what lies before them."""
+    def _begins(self, positions: I64, window: int | None) -> I64:
+        """Where the first block begins that queries at these positions see."""
         if window is None:
-            return sum([end for _, end in self._chunks])
-        size = self.pool.block_size
-        return sum([end - max(0, start - window + 1) // size * size for start, end in self._chunks])
+            return np.zeros_like(positions)
+        begins: I64 = np.maximum(positions - window + 1, 0) // self.block_size * self.block_size
+        return begins
+
+    def _begin(self, position: int, window: int | None) -> int:
+        """The same of one."""
+        return 0 if window is None else max(0, position - window + 1) // self.block_size * self.block_size
 
 
-@dataclass(frozen=True, slots=True)
-class _Tables:
-    """What all tables of a step have, in arrays [n].
-
-    computed: how many tokens each computes in a row. unique, last: see BlockTable.counts. sharers: tables
-    that share their first block.
-    """
-
-    tables: Sequence[BlockTable]
-    size: int
-    rows: I64
-    lengths: I64
-    computed: Sequence[int]
-    unique: I64
-    last: I64
-    sharers: Sequence[Sequence[int]]
-
-    @staticmethod
-    def of(pool: BlockPool, computed: Sequence[tuple[BlockTable, int]]) -> _Tables:
-        tables = [table for table, _ in computed]
-        counts = _array(list(chain.from_iterable([t.counts() for t in tables])))
-        return _Tables(
-            tables,
-            pool.block_size,
-            _array([len(t.tails) for t in tables]),
-            _array([t.length for t in tables]),
-            [count for _, count in computed],
-            counts[::2],
-            counts[1::2],
-            _sharers(tables),
-        )
-
-    def tokens(self, window: int | None) -> tuple[int, int]:
-        """What the rows read each for itself, and with shared blocks once."""
-        begins, unique = np.zeros_like(self.lengths), self.unique * self.size
-        if window is not None:
-            begins = np.maximum(self.lengths - self.computed - window + 1, 0) // self.size * self.size
-            unique = self._unique_from(begins)
-        alone = int(self.rows @ (self.lengths - begins))
-        together = int(unique.sum()) - int(self.last @ (-self.lengths % self.size))
-        return alone, together - sum([self._repeated(shared, begins) for shared in self.sharers])
-
-    def _unique_from(self, begins: I64) -> I64:
-        """Slots of the different blocks that each table's rows hold from `begins` on."""
-        unique = self.unique * self.size - begins
-        columns = begins // self.size - np.array([len(t.trunk) for t in self.tables], np.int64)
-        for i in np.flatnonzero(columns > 0).tolist():
-            tails = self.tables[i].tails[:, columns[i] :].ravel()
-            one_each = self.tables[i].pool.occurrences.one_each(tails)
-            unique[i] = np.count_nonzero(one_each) * self.size
-        return unique
-
-    def _repeated(self, shared: Sequence[int], begins: I64) -> int:
-        """Tokens of blocks that several of these tables have in their trunks, counted but for the first
-        time."""
-        blocks = np.concatenate([self.tables[i].trunk[begins[i] // self.size :] for i in shared])
-        one_each = self.tables[shared[0]].pool.occurrences.one_each(blocks)
-        return (len(blocks) - int(np.count_nonzero(one_each))) * self.size
-
-
-def _array(values: list[int]) -> I64:
+def _array(values: Sequence[int]) -> I64:
     return np.fromiter(values, np.int64, len(values))
-
-
-def _sharers(tables: Sequence[BlockTable]) -> list[list[int]]:
-    """Tables share blocks from the first one on, or none."""
-    heads = [table.head for table in tables]
-    if len(set(heads)) == len(heads):
-        return []
-    found: dict[int, list[int]] = defaultdict(list)
-    for place, head in enumerate(heads):
-        if head is not None:
-            found[head].append(place)
-    return [places for places in found.values() if len(places) > 1]

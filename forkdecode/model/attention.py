@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 from transformers import AttentionInterface
 
 from forkdecode.model.kv_cache import KvCache
+from forkdecode.model.node_plans import Key, LayerCounts, key_of
 from forkdecode_kernels.attention import AttentionPlan, attention, plan_attention
+from forkdecode_kernels.attention_reads import tokens_read
 from forkdecode_kernels.attention_work import AttentionWork
+from forkdecode_kernels.cpu.attention import CpuAttentionPlan
 from forkdecode_kernels.write_kv import write_kv
 
 ATTENTION_NAME = "forkdecode"
@@ -28,16 +32,30 @@ class AttentionPlans(Protocol):
     def plan(self, num_heads: int, kv: torch.Tensor, window: int | None) -> AttentionPlan:
         """For layers with num_heads query heads, a cache shaped like `kv` [2, K, B, S, D] and this window."""
 
+    def moved(self, layers: LayerCounts, element_bytes: int) -> int:
+        """Bytes that attention of so many layers reads of keys and values by the step's plans, and moves
+        besides. element_bytes: of a number of the cache."""
+
 
 @dataclass(frozen=True, slots=True)
 class WorkPlans:
     """Plans from a step's work, for CPUs; elsewhere the reference, which needs none."""
 
     work: AttentionWork
+    _made: dict[Key, AttentionWork | CpuAttentionPlan] = field(default_factory=dict, init=False)
 
     def plan(self, num_heads: int, kv: torch.Tensor, window: int | None) -> AttentionPlan:
         """See AttentionPlans."""
-        return plan_attention(self.work, num_heads=num_heads, kv=kv, window=window)
+        plan = plan_attention(self.work, num_heads=num_heads, kv=kv, window=window)
+        self._made[key_of(num_heads, kv, window)] = plan
+        return plan
+
+    def moved(self, layers: LayerCounts, element_bytes: int) -> int:
+        """See AttentionPlans."""
+        return sum([
+            layers[key] * 2 * key[1] * key[2] * element_bytes * tokens_read(plan, key[0] // key[1])
+            for key, plan in self._made.items()
+        ])  # fmt: skip
 
 
 class StepAttention:
@@ -53,16 +71,22 @@ class StepAttention:
         self.slots = slots
         self._source = plans
         self._windows = windows
-        self._plans: dict[tuple[int, int, int, int | None], AttentionPlan] = {}
+        self._plans: dict[Key, AttentionPlan] = {}
+        self._keys: dict[int, Key] = {}
 
     def plan(self, layer: int, num_heads: int) -> tuple[AttentionPlan, int | None]:
         """The plan of `layer`, and its sliding window."""
         kv, window = self.cache.layer(layer), self._windows[layer]
-        key = (num_heads, kv.shape[1], kv.shape[4], window)
+        key = self._keys[layer] = key_of(num_heads, kv, window)
         found = self._plans.get(key)
         if found is None:
             found = self._plans[key] = self._source.plan(num_heads, kv, window)
         return found, window
+
+    def moved(self) -> int:
+        """Bytes that attention of the layers that have asked for plans reads of keys and values, and moves
+        besides: see AttentionPlans."""
+        return self._source.moved(Counter(self._keys.values()), self.cache.layer(0).element_size())
 
 
 def paged_attention(

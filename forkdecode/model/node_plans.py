@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 
+from forkdecode.kv.bytes_moved import plan_bytes
 from forkdecode.kv.forest_items import ItemShape
 from forkdecode.kv.forest_plan import ForestPlan, ForestPlanner
 from forkdecode.model.forest_lister import compiled_lister
@@ -23,7 +24,9 @@ from forkdecode_kernels.triton.device import family
 from forkdecode_kernels.triton.tiles import tile_queries
 
 Key = tuple[int, int, int, int | None]
-"""Query heads, kv heads, head dim, window."""
+"""A kind of layers: query heads, kv heads, head dim, window."""
+LayerCounts = Mapping[Key, int]
+"""How many layers of each kind there are."""
 
 
 PART_BYTES = 512 * 1024 * 1024
@@ -88,19 +91,28 @@ class NodePlans:
         self._planners = planners
         self._step = step
         self._device = device
+        self._made: list[tuple[Key, ForestPlan]] = []
 
     def plan(self, num_heads: int, kv: torch.Tensor, window: int | None) -> NodeList | SlicedNodes:
         """Lists in memory of their own. kv [2, K, B, S, D]."""
         key, width = key_of(num_heads, kv, window), kv.element_size()
         planned = self._planners.plan(key, width, self._step)
         if not self._planners.too_large({key: planned}):
-            return node_list(planned, self._device)
+            return self._listed(key, planned)
         return SlicedNodes(
             tuple(
-                NodeSlice(s.start, s.stop, node_list(self._planners.plan(key, width, s.shape), self._device))
+                NodeSlice(s.start, s.stop, self._listed(key, self._planners.plan(key, width, s.shape)))
                 for s in self._planners.slices(key, width, self._step)
             )
         )
+
+    def _listed(self, key: Key, planned: ForestPlan) -> NodeList:
+        self._made.append((key, planned))
+        return node_list(planned, self._device)
+
+    def moved(self, layers: LayerCounts, element_bytes: int) -> int:
+        """See AttentionPlans."""
+        return moved_by(self._made, layers, element_bytes)
 
 
 class StaticLists:
@@ -108,10 +120,15 @@ class StaticLists:
 
     def __init__(self, lists: Mapping[Key, NodeListPart]) -> None:
         self._lists = lists
+        self._written: Mapping[Key, ForestPlan] = {}
 
     def plan(self, num_heads: int, kv: torch.Tensor, window: int | None) -> NodeList:
         """The list of its kind. kv [2, K, B, S, D]."""
         return self._lists[key_of(num_heads, kv, window)].nodes
+
+    def moved(self, layers: LayerCounts, element_bytes: int) -> int:
+        """See AttentionPlans."""
+        return moved_by(self._written.items(), layers, element_bytes)
 
     def fit(self, planned: Mapping[Key, ForestPlan]) -> bool:
         """Whether there is room for the lists of another step."""
@@ -121,11 +138,21 @@ class StaticLists:
         """Takes lists that fit, on the host."""
         for key, part in self._lists.items():
             part.write(planned[key])
+        self._written = planned
 
 
 def key_of(num_heads: int, kv: torch.Tensor, window: int | None) -> Key:
     """The kind of layer. kv [2, K, B, S, D]."""
     return num_heads, kv.shape[1], kv.shape[4], window
+
+
+def moved_by(planned: Iterable[tuple[Key, ForestPlan]], layers: LayerCounts, element_bytes: int) -> int:
+    """Bytes that attention of so many layers moves by these plans. See AttentionPlans.moved."""
+    return sum(
+        layers[heads, kv_heads, dim, window]
+        * plan_bytes(plan, num_heads=heads, num_kv_heads=kv_heads, head_dim=dim, element_bytes=element_bytes)
+        for (heads, kv_heads, dim, window), plan in planned
+    )
 
 
 def rounded_up(capacity: NodeCapacity) -> NodeCapacity:

@@ -134,11 +134,11 @@ class Runner:
         if not len(plan.token_ids):
             return StepOutput(plan.step, (), timings)
         with _timed(timings, "forward"):
-            output, index = self._forward(plan)
+            output, index, moved = self._forward(plan)
         results: tuple[SelectionResult, ...] = ()
         if plan.selections:
             results = self._select(plan, output, index, timings)
-        return StepOutput(plan.step, results, timings)
+        return StepOutput(plan.step, results, timings, moved)
 
     def warm_up(self) -> None:
         """Has the compiled kernels ready, so that no request waits for them. The cache stays as it was.
@@ -185,7 +185,7 @@ class Runner:
             for each in (tokens, positions, plan.slots, plan.logits_index)
         )
         attention = StepAttention(self.cache, self._plans(shape), slots, self._windows)
-        return self._decoder(ids, places, attention), index
+        return self._decoder(ids, places, attention), index, attention.moved()
 
     def _plans(self, shape: StepShape) -> AttentionPlans:
         if self._planners is not None:
@@ -197,7 +197,8 @@ class Runner:
         size = StepSize(num_tokens, len(plan.token_ids), len(plan.logits_index))
         step = StaticStep(size, self.cache, self._windows, planned)
         index = step.fill(plan, planned)
-        return self._decoder(step.tokens, step.positions, step.attention), index
+        output = self._decoder(step.tokens, step.positions, step.attention)
+        return output, index, step.attention.moved()
 
     def _pad(self, values: I64) -> I64:
         """Up to the row quantum with zeros: token 0 at position 0, written nowhere, read by none."""

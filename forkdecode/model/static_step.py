@@ -34,8 +34,9 @@ class Decoder(Protocol):
     def __call__(self, tokens: torch.Tensor, positions: torch.Tensor, step: StepAttention) -> ModelOutput: ...
 
 
-Forward = tuple[ModelOutput, torch.Tensor]
-"""The decoder's output, padding included, and the step's logits_index on the device."""
+Forward = tuple[ModelOutput, torch.Tensor, int]
+"""The decoder's output, padding included, the step's logits_index on the device, and the bytes that attention
+has read: StepOutput.attention_bytes."""
 Capture = Callable[[Callable[[], ModelOutput]], tuple[Callable[[], None], ModelOutput]]
 """Runs the work once so that it can be repeated: what repeats it, and the output that it then fills."""
 
@@ -152,7 +153,7 @@ class GraphedDecoder:
         assert step.output is not None
         index = step.fill(plan, planned)
         step.replay()
-        return step.output, index
+        return step.output, index, step.attention.moved()
 
     def _first(self, plan: StepPlan, size: int, planned: Mapping[Key, ForestPlan]) -> Forward | None:
         """Captures a step of a new size, and checks that it repeats."""
@@ -175,7 +176,7 @@ class GraphedDecoder:
             self._give_up("a captured step gave another result than the same step run plainly")
             return None
         self._steps = [*self._steps[-MAX_GRAPHS + 1 :], step]
-        return step.output, index
+        return step.output, index, step.attention.moved()
 
     def _give_up(self, reason: str) -> None:
         self._works = False

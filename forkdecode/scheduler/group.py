@@ -132,6 +132,8 @@ class SequenceGroup:
         self._replayed: tuple[int, I64] | None = None
         self.ends = tuple({*request.eos_ids.tolist(), *request.stop_ids.tolist()})
         """Tokens that end a candidate."""
+        self.reorders = not policy.streams_candidates
+        """Whether its next rows may continue any rows, as beams do."""
         self.plain = request.automaton is None and self.constraint is None and request.keep is None
         """Whether nothing but its policy, its length and `ends` has a say in what its rows become."""
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from forkdecode.kv.block_table import BlockTable
-from forkdecode.kv.bytes_moved import NO_BYTES, BytesMoved
 from forkdecode.kv.step_reads import StepReads
 from forkdecode.kv.table_batch import Extensions
 from forkdecode.scheduler.group import SequenceGroup, Span
@@ -67,8 +66,8 @@ class PlanBuilder:
     rows: int = 0
     """Tokens whose logits are wanted."""
     segment_tokens: int = 0
-    moved: BytesMoved = NO_BYTES
-    """What the plan's attention reads."""
+    unshared: tuple[int, int] = (0, 0)
+    """What the plan's attention would move if rows shared nothing: BytesMoved.naive and paged."""
 
     @property
     def tokens(self) -> int:
@@ -84,7 +83,7 @@ class PlanBuilder:
         self._ids.append(group.last_token)
         self._positions.append(np.full(rows, table.length - 1, np.int64))
         self._slots.append(slots[:, 0])
-        self.reads.rows(table)
+        self.reads.rows([rows], [table.length], [group.reorders])
         self.groups.append(group)
         self._touch(group)
         self.rows += rows
@@ -104,15 +103,15 @@ class PlanBuilder:
             kept.append(place)
             self._decodes.append(DecodeRows(self.rows, table.trunk, table.tails, table.length))
             self._ids.append(group.last_token)
-            self.reads.rows(table)
             self.rows += len(table.tails)
         if len(kept) < len(groups):
             extended = extended.only(kept, [len(t.tails) for t in tables])
             groups, tables = [groups[i] for i in kept], [tables[i] for i in kept]
         if self.rows == first:
             return
-        last = np.array([t.length - 1 for t in tables])
-        self._positions.append(last.repeat([len(t.tails) for t in tables]))
+        rows, lengths = [len(t.tails) for t in tables], [t.length for t in tables]
+        self.reads.rows(rows, lengths, [g.reorders for g in groups])
+        self._positions.append((np.array(lengths) - 1).repeat(rows))
         self._slots.append(extended.slots)
         self.moves.copies.append(extended.copies)
         self.groups += groups
@@ -141,7 +140,7 @@ class PlanBuilder:
         self._ids.append(ids.ravel())
         self._positions.append(positions.ravel())
         self._slots.append(slots.ravel())
-        self.reads.rows(table, count)
+        self.reads.rows([rows], [table.length], [False], count)
         self.groups += [group] * count
         self._touch(group)
         self.rows += rows * count
@@ -162,7 +161,7 @@ class PlanBuilder:
         """The plan, or None when there is nothing to compute."""
         if not self.tokens:
             return None
-        self.moved = self.reads.moved()
+        self.unshared = self.reads.unshared()
         segments, offset = list(self._known), self.rows
         for table, span in self._segments:
             blocks = table.row_blocks(span.row)[: -(-span.end // self.block_size)]

@@ -11,6 +11,7 @@ from forkdecode.config import EngineConfig
 from forkdecode.errors import CancelledError as Cancelled
 from forkdecode.errors import CapacityError, ForkdecodeError, GroupFailedError, QueueFullError, invalid
 from forkdecode.kv.block_pool import BlockPool
+from forkdecode.kv.bytes_moved import BytesMoved
 from forkdecode.kv.prefix_cache import PrefixCache
 from forkdecode.kv.step_reads import KvLayers, StepReads
 from forkdecode.kv.swap import HostPool
@@ -41,7 +42,7 @@ class Scheduler:
     """Owns every group from `add` to its last event. Not thread-safe.
 
     Call schedule(), execute the plan, then commit(output), or abort(cause) if it failed. layers: of the
-    model, for the statistics alone.
+    model, for the statistics alone, which count the bytes of steps whose output tells what was read.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class Scheduler:
         """The next step's plan, or None when nothing can run."""
         self._step += 1
         self.pool.begin_step()
-        reads = StepReads(self._layers, self.pool)
+        reads = StepReads(self._layers, self.pool.block_size)
         builder = PlanBuilder(self._step, self.pool.block_size, self._moves, reads)
         self._builder = builder
         self._batcher.fill(builder)
@@ -170,7 +171,7 @@ class Scheduler:
 
     def commit(self, output: StepOutput) -> list[GroupEvent]:
         """Carries out what the step's results mean; what happened, in order."""
-        builder, now = self._end_step(), self._clock()
+        builder, now = self._end_step(output), self._clock()
         events = self.drain_failures()
         touched = [g for g in builder.touched if g.request.request_id in self._groups]
         events += [started(g) for g in touched if g.request.stream and not g.announced]
@@ -198,7 +199,7 @@ class Scheduler:
     def abort(self, cause: Exception) -> list[GroupEvent]:
         """The step failed as a whole: its groups end with GroupFailedError, all others go on. So do
         groups end that were to be swapped by it, for nobody knows how far it came."""
-        builder = self._end_step(failed=True)
+        builder = self._end_step(None)
         events = self.drain_failures()
         self._moves.zero_blocks += builder.moves.zero_blocks
         for group in [*builder.touched, *builder.moves.swapped]:
@@ -212,7 +213,8 @@ class Scheduler:
         events, self._failures = self._failures, []
         return events
 
-    def _end_step(self, failed: bool = False) -> PlanBuilder:
+    def _end_step(self, output: StepOutput | None) -> PlanBuilder:
+        """What ran, or was to; output: None where the step failed."""
         builder = self._builder
         if builder is None:
             raise RuntimeError("commit and abort need a schedule before them")
@@ -220,11 +222,12 @@ class Scheduler:
         # Its copies have run: an engine that goes idle now holds nothing for their sake.
         self.pool.begin_step()
         self.host.moved()
-        if failed:
+        if output is None:
             self.held.failed()
         else:
             self.held.moved()
-            self._counters.moved += builder.moved
+            if self._layers and output.attention_bytes is not None:
+                self._counters.moved += BytesMoved(*builder.unshared, output.attention_bytes)
         self._counters.step_done(builder.rows)
         return builder
 

@@ -40,8 +40,8 @@ _GAUGES = (
     ),
     (
         "kv_read_gain",
-        "Bytes of keys and values that candidates without sharing would read for each that is read, since "
-        "the engine started.",
+        "Bytes of keys and values that candidates without sharing would have read for each that attention "
+        "moved, since the engine started.",
         "read_gain",
     ),
 )
@@ -67,9 +67,22 @@ _COUNTERS = (
         "Sum over steps of the KV blocks that would be held if nothing were shared.",
         "unshared_block_steps",
     ),
-    ("kv_naive_bytes", "Bytes read and copied if each candidate held all of its context.", "naive_kv_bytes"),
-    ("kv_paged_bytes", "Bytes of keys and values read if each candidate read all its own.", "paged_kv_bytes"),
-    ("kv_forest_bytes", "Bytes of keys and values read, what is shared once.", "forest_kv_bytes"),
+    (
+        "kv_naive_bytes",
+        "Bytes of keys and values that attention would have read, and beams copied, if each candidate held "
+        "all of its context.",
+        "naive_kv_bytes",
+    ),
+    (
+        "kv_paged_bytes",
+        "Bytes of keys and values that attention would have read if each candidate read its own context.",
+        "paged_kv_bytes",
+    ),
+    (
+        "kv_forest_bytes",
+        "Bytes of keys and values that attention read, and of partial results that it moved.",
+        "forest_kv_bytes",
+    ),
     ("engine_requests_finished", "Requests that the engine finished.", "finished_groups"),
     ("engine_requests_failed", "Requests that failed in the engine or were cancelled.", "failed_groups"),
 )

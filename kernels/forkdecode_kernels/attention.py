@@ -17,7 +17,7 @@ AttentionPlan = AttentionWork | CpuAttentionPlan | NodeList | SlicedNodes
 
 def plan_attention(
     work: AttentionWork, *, num_heads: int, kv: torch.Tensor, window: int | None = None
-) -> AttentionPlan:
+) -> AttentionWork | CpuAttentionPlan:
     """Prepares `work` for every layer with num_heads H, a cache shaped like `kv` and this window.
 
     kv: [2, K, B, S, D] on the device that will run. Raises ValueError on unfit shapes.

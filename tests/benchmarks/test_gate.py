@@ -55,7 +55,7 @@ def test_the_gate_notices_tables_that_share_nothing(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(BlockTable, "advance", copying)
     changed = gate.differences({"beam": before}, {"beam": gate.measure(work)})
     named = {line.split()[1] for line in changed}
-    assert {"unique_block_steps", "copies", "forest_bytes", "saving"} <= named
+    assert {"unique_block_steps", "copies", "forest_kv_bytes", "saving"} <= named
 
 
 def test_differences_name_values_that_changed_came_or_went() -> None:

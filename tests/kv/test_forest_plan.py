@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forkdecode.kv.bytes_moved import BytesMoved, bytes_moved
+from forkdecode.kv.bytes_moved import BytesMoved, bytes_moved, plan_bytes
 from forkdecode.kv.forest_items import ItemShape
 from forkdecode.kv.forest_plan import ForestPlan, ForestPlanner
 from forkdecode.step import DecodeRows, QuerySegment
@@ -297,6 +297,20 @@ def test_segments_do_not_count_as_decode_reads() -> None:
     plan = ForestPlanner(SHAPE).plan([segment], [decode], 7)
     assert plan.row_tokens == 12
     assert plan.node_tokens == 4 + 2 + 2
+    assert plan.segment_tokens == 13
+
+
+def test_what_a_plan_moves_has_segments_in_it() -> None:
+    """A chunk of 5 tokens after 8, a row of 6 behind its first block; H 4, K 2, D 8, float32."""
+    segment = QuerySegment(0, 5, 8, np.arange(50, 54, dtype=np.int32))
+    decode = DecodeRows(5, np.array([50], np.int32), np.array([[2]], np.int32), 6)
+    shape = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 8, "element_bytes": 4}
+    plan = ForestPlanner(replace(SHAPE, group=0)).plan([segment], [decode], 6)
+    assert (plan.node_tokens, plan.segment_tokens) == (4 + 2, 9)
+    # Each of 6 queries reads in two pieces.
+    assert plan_bytes(plan, **shape) == 15 * 2 * 2 * 8 * 4 + 12 * 4 * 9 * 4 * 2
+    alone = ForestPlanner(SHAPE).plan([segment], [], 5)
+    assert plan_bytes(alone, **shape) == 13 * 2 * 2 * 8 * 4
 
 
 def least_time(decodes: list[DecodeRows], rows: int) -> float:
