@@ -1,4 +1,4 @@
-"""Records of benchmarks.cpu_limits and benchmarks.cpu_attention as Markdown tables."""
+"""Records of benchmarks.cpu_limits, cpu_attention and layer_calls as Markdown tables."""
 
 from __future__ import annotations
 
@@ -25,6 +25,17 @@ def stall(results: list[Result]) -> str:
     rows = (
         [f"{r['decode_ms']:,.0f}", _span(r["chunk_ms"]), _span(r["between_tokens_ms"]), _over(r)]
         for r in results
+    )
+    return table(head, rows)
+
+
+def layer_calls(results: list[Result]) -> str:
+    """Steps by their tape, and pass by pass."""
+    head = ["workload", "passes called by Python, ms", "one compiled call, ms", "ratio"]
+    rows = (
+        [r["workload"], f"{ms['python']:.0f}", f"{ms['tape']:.0f}", f"{ms['tape'] / ms['python']:.2f}"]
+        for r in results
+        for ms in [r["ms"]]
     )
     return table(head, rows)
 

@@ -38,6 +38,11 @@ def test_prompts_that_we_read_slower_are_bold() -> None:
     ]
 
 
+def test_a_step_by_its_tape_is_beside_one_by_python() -> None:
+    r = {"workload": "greedyx16", "ms": {"tape": 98.2, "python": 131.0}}
+    assert cells(report_cpu.layer_calls([r])) == [["greedyx16", "131", "98", "0.75"]]
+
+
 def test_attention_is_beside_torch() -> None:
     r = {"case": "1 x 32", "dtype": "float32", "ms": {"ours": 57.1, "torch": 133.0}}
     table = report_cpu.attention([r])
