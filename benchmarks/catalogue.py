@@ -3,6 +3,7 @@
     python -m benchmarks.catalogue trie [--items 1000000] [--rows 512] [--seed N]
     python -m benchmarks.catalogue wide [--model M | --random] [--width 512] [--prompt 2000] [--items 1000000]
         [--peer-widths 4 16] [--kv-memory 4GiB] [--block-size 4] [--threads N] [--record FILE]
+    python -m benchmarks.catalogue wide --block-size 1 --peer-widths     # and so for other sizes
     python -m benchmarks.catalogue concurrent [--at 1 4 16] [--max-step-tokens N] [the same]
 
 Items are random (--seed, of the prompts as well): --depth levels of --codes codes each, which are token ids
@@ -17,7 +18,10 @@ prefix_allowed_tokens_fn over the same catalogue, in a process of its own, at --
 allows, where ours must find the same items. It reads the prompt once a beam and keeps it once a beam, so that
 its time is a straight line in the width: drawn through the widths measured, it says what --width would take.
 Memory: bytes of the blocks that the request held at its peak, the most resident bytes above those before
-it (the block pool is there already), and what a copy of the keys and values for each beam would take.
+it (the block pool is there already), and what a copy of the keys and values for each beam would take. Blocks
+hold --block-size tokens: 4 unless told, for a catalogue's beams generate few tokens each (with 16, the
+engine's own, most slots of the beams' own blocks would stay empty). How many blocks were copied, and the
+share of empty slots, too.
 
 concurrent: so many requests with prompts of their own sent at once: requests a second. --max-step-tokens:
 of a step, prompts included; with the engine's own 2,048 a request is done before the next one's prompt is,
@@ -49,6 +53,7 @@ from forkdecode.constraints.catalogue_build import build_catalogue
 from forkdecode.constraints.catalogue_file import open_catalogue
 from forkdecode.constraints.catalogue_rows import CatalogueConstraint
 
+BLOCK_SIZE = 4
 GOAL_US, GOAL_SHARE = 300.0, 0.15
 """Of a step of the trie for 512 rows, and of a step's time that is not the model's."""
 
@@ -96,6 +101,8 @@ def wide(args: argparse.Namespace, path: Path) -> dict[str, Any]:
         "step_ms": medians(steps) if steps else None,
         "goal_share": GOAL_SHARE,
         "block_bytes": done.peak_blocks * driver.capacity.bytes_per_block,
+        "copies": done.copies,
+        "waste": done.waste,
         "peak_bytes": done.peak_bytes,
         "naive_bytes": naive,
     }
@@ -216,7 +223,7 @@ def _parser() -> argparse.ArgumentParser:
         part.add_argument("--width", type=int, default=512)
         part.add_argument("--prompt", type=int, default=2000)
         part.add_argument("--kv-memory", default="4GiB")
-        part.add_argument("--block-size", type=int, default=4)
+        part.add_argument("--block-size", type=int, default=BLOCK_SIZE, help="tokens a block (default 4)")
         part.add_argument("--peer-widths", type=int, nargs="*", default=[4, 16])
         part.add_argument("--at", type=int, nargs="*", default=[1, 4, 16])
         part.add_argument("--max-step-tokens", type=int, default=10_000)

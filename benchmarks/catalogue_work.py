@@ -101,13 +101,19 @@ class Step:
 
 @dataclass(frozen=True)
 class Done:
-    """Some requests that ran together. peak_blocks: unique ones, summed over the requests' own peaks."""
+    """Some requests that ran together. peak_blocks: unique ones, summed over the requests' own peaks. waste:
+    share of the slots in their blocks that held no token, over all steps."""
 
     seconds: float
     first_token: float
     steps: tuple[Step, ...]
     results: tuple[Any, ...]
     peak_bytes: int
+    waste: float
+
+    @property
+    def copies(self) -> int:
+        return sum(result.usage.copies for result in self.results)
 
     @property
     def peak_blocks(self) -> int:
@@ -136,7 +142,7 @@ class Driver:
         from forkdecode.requests.assembly import Assembler
 
         options = Options(max_tokens=max_tokens, constraint=FromCatalogue(NAME))
-        before = resident("VmRSS")
+        before, stats = resident("VmRSS"), self._engine.stats()
         reset_peak()
         begin, first = time.perf_counter(), 0.0
         assemblers, results, steps = {}, list[Any](), list[Step]()
@@ -152,8 +158,10 @@ class Driver:
                 found = assemblers[event.request_id].events(event)
                 results += [one.result for one in found if isinstance(one, Finished)]
         seconds = time.perf_counter() - begin
-        peak = resident("VmHWM") - before
-        return Done(seconds, first, tuple(steps), tuple(results), peak)
+        peak, after = resident("VmHWM") - before, self._engine.stats()
+        slots = (after.unique_block_steps - stats.unique_block_steps) * after.block_size
+        waste = (after.wasted_slot_steps - stats.wasted_slot_steps) / slots
+        return Done(seconds, first, tuple(steps), tuple(results), peak, waste)
 
     def _step(self) -> tuple[Step, Any]:
         """One step; rows: those that decode, 0 while a prompt is read."""

@@ -19,6 +19,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from benchmarks.report_blocks import block_sizes
 from benchmarks.report_claims import claims
 from benchmarks.report_merge import merge
 from benchmarks.report_simulate import LOAD_KEYS
@@ -42,15 +43,16 @@ KEYS = {
     "selection": ("dtype", "rows", "groups", "vocab"),
     "products": ("dtype", "shape", "rows"),
     "forest_plan": ("step", "splits", "by"),
-    "control_plane": ("width", "prompt"),
+    "control_plane": ("width", "prompt", "block_size"),
     "cpu_waiting": ("model",),
     "cpu_prefill": ("model", "dtype"),
     "cpu_attention": ("dtype", "case"),
+    "layer_calls": ("workload",),
     "tree": ("model", "dtype", "prompt", "levels", "ways", "keep", "tokens", "side"),
     "grammars": ("case", "library"),
     "grammars_beside": ("model", "case", "rows"),
     "hostile": ("requests", "seed"),
-    "catalogue": ("part", "width", "max_step_tokens", "seed"),
+    "catalogue": ("part", "width", "block_size", "max_step_tokens", "seed"),
     "growth": ("axis", "kind"),
     "growth_model": ("model", "axis", "kind"),
     "serving_latency": ("model", "kind", "width", "tokens", "rate", "side"),
@@ -63,7 +65,7 @@ KEYS = {
     "simulate_calibrate": ("model",),
 }
 """What tells one measurement of a benchmark from another, where it has it."""
-OF_ALL = {"summary": summary, "claims": claims}
+OF_ALL = {"summary": summary, "claims": claims, "block_sizes": block_sizes}
 """The tables that are made of several benchmarks' records."""
 SECTION = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

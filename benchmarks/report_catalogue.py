@@ -9,16 +9,23 @@ from benchmarks.report_layout import spread, table
 
 Result = dict[str, Any]
 PARTS = ("forward", "logits", "select", "blocks", "control")
+BLOCK_SIZE = 4
+"""Of the runs that are told by their width."""
+
+
+def wide(results: list[Result]) -> list[Result]:
+    """One beam search each, in blocks of BLOCK_SIZE."""
+    return [r for r in results if r["part"] == "wide" and r["block_size"] == BLOCK_SIZE]
 
 
 def catalogue(results: list[Result]) -> str:
     """Milliseconds of a step by width, medians over the seeds."""
-    wide = [r for r in results if r["part"] == "wide"]
+    own = wide(results)
     head = ["width", "seeds", "forward", "logits", "selection", "block copies", "schedule, commit, trie"]
-    goal = f"{wide[0]['goal_share']:.0%}" if wide else "none"
+    goal = f"{own[0]['goal_share']:.0%}" if own else "none"
     head += [f"not the model's (goal {goal})", "whole request, s", "complete items"]
-    widths = sorted({int(r["width"]) for r in wide})
-    return table(head, (_row([r for r in wide if r["width"] == width]) for width in widths))
+    widths = sorted({int(r["width"]) for r in own})
+    return table(head, (_row([r for r in own if r["width"] == width]) for width in widths))
 
 
 def _row(own: list[Result]) -> list[str]:
@@ -44,7 +51,7 @@ def trie(results: list[Result]) -> str:
 
 def against(results: list[Result]) -> str:
     """transformers at the widths that it was run at, and what its line says of the others."""
-    own = [r for r in results if r["part"] == "wide" and r.get("transformers")]
+    own = [r for r in wide(results) if r.get("transformers")]
     head = ["width", "transformers, s", "its peak, MB", "its time / ours", "same items"]
     rows = []
     for width in sorted({one["width"] for r in own for one in r["transformers"]}):
@@ -59,7 +66,10 @@ def against(results: list[Result]) -> str:
 
 
 def _line(r: Result) -> str:
-    memory = f"{r['naive_bytes'] / 1e9:.0f} GB; the blocks of ours are {r['block_bytes'] / 1e6:.0f} MB"
+    memory = (
+        f"{r['naive_bytes'] / 1e9:.0f} GB; the blocks of ours, of {r['block_size']} tokens each, are "
+        f"{r['block_bytes'] / 1e6:.0f} MB"
+    )
     return (
         f"By the straight line through these times width {r['width']:,} would take "
         f"{r['at_width_seconds'] / 60:.0f} minutes, {r['at_width_ratio']:.0f}x ours, and its copies of the "

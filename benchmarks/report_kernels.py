@@ -53,7 +53,7 @@ def _ratios(results: list[Result], rows: int) -> list[str]:
 def forest_plan(results: list[Result]) -> str:
     """The least microseconds of a plan with fixed splits, numpy's beside the compiled one; of the latter
     alone the median too."""
-    own = [r for r in results if r["splits"] == "fixed"]
+    own = [r for r in results if r["splits"] == "fixed" and not r.get("width")]
     by = {(r["step"], r["by"]): r["least_us"] for r in own}
     alone = {r["step"]: r["median_us"]["fresh"] for r in own if r["by"] == "alone"}
     goal = {r["goal_us"] for r in own}
@@ -69,7 +69,7 @@ def forest_plan(results: list[Result]) -> str:
 
 
 def control_plane(results: list[Result]) -> str:
-    """One step of a group's table by its prompt."""
+    """One step of a group's table by its prompt, in blocks of 16."""
     head = ["width", "prompt", "median, us", "mean", "p99", "copies a step", "goal, median"]
     rows = (
         [
@@ -78,5 +78,6 @@ def control_plane(results: list[Result]) -> str:
             *(f"{r[name]:.0f}" for name in ("median", "mean", "p99", "copies_mean", "goal_us")),
         ]
         for r in sorted(results, key=lambda r: (r["width"], r["prompt"]))
+        if r["block_size"] == 16
     )
     return table(head, rows)

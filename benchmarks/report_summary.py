@@ -154,7 +154,7 @@ def said_int8(results: list[Result]) -> str:
 
 def said_catalogue(results: list[Result]) -> str:
     """Of the seeds the median."""
-    wide = [r for r in results if r["part"] == "wide"]
+    wide = report_catalogue.wide(results)
     told = []
     for width in sorted({int(r["width"]) for r in wide}):
         own = [r["step_ms"] for r in wide if r["width"] == width]

@@ -126,6 +126,7 @@ TABLES: dict[str, tuple[str, Callable[[list[Result]], str]]] = {
     "cpu_waiting": ("cpu_waiting", report_cpu.waiting),
     "cpu_prefill": ("cpu_prefill", report_cpu.prefill),
     "cpu_attention": ("cpu_attention", report_cpu.attention),
+    "layer_calls": ("layer_calls", report_cpu.layer_calls),
     "tree": ("tree", report_searches.tree),
     "grammars": ("grammars", report_searches.grammars),
     "grammars_beside": ("grammars_beside", report_searches.grammars_beside),

@@ -20,11 +20,12 @@ def wide(width: int, seconds: float, forward: float = 1851.6, **more: Any) -> Re
         "share": 0.0141,
     }
     found = {"part": "wide", "width": width, "step_ms": ms, "goal_share": 0.15, "complete": width}
-    return found | {"seconds": seconds} | more
+    return found | {"block_size": 4, "seconds": seconds} | more
 
 
 def test_a_catalogue_is_told_by_width_over_its_seeds() -> None:
     results = [wide(1024, 19.1), wide(512, 13.67), wide(512, 14.2, 1800.0), {"part": "trie", "us": 58.6}]
+    results.append(wide(512, 99.0, block_size=16))
     table = report_catalogue.catalogue(results)
     assert "not the model's (goal 15%)" in table
     first, second = cells(table)
@@ -45,6 +46,7 @@ def test_the_peer_s_line_is_told_where_it_ran() -> None:
     table = report_catalogue.against([wide(512, 13.7, transformers=[peer], **line), wide(1024, 19.1)])
     assert table.splitlines()[2] == "| 4 | 19 | 842 | 2.7x | 100% |"
     assert "width 512 would take 42 minutes, 184x ours, and its copies of the cache 47 GB" in table
+    assert "the blocks of ours, of 4 tokens each, are 187 MB" in table
 
 
 def test_requests_at_once_are_beside_one_alone() -> None:

@@ -61,7 +61,8 @@ def test_products_are_ratios_over_the_shapes() -> None:
 def test_a_run_of_attention_plans_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forest_plan, "LISTERS", {"numpy": None, "compiled": None})
     name = "small"
-    monkeypatch.setattr(forest_plan, "CASES", {name: lambda: forest_plan.groups(2, 3, 0)})
+    case = forest_plan.Case(name, lambda: forest_plan.groups(2, 3, 0))
+    monkeypatch.setattr(forest_plan, "CASES", (case,))
     found = recorded(monkeypatch, tmp_path / "r.jsonl", "forest_plan.py --repeats 2", forest_plan.main)
     assert [(r["splits"], r["by"]) for r in found] == [
         (splits, by) for splits in ("fixed", "even") for by in ("numpy", "compiled", "alone")

@@ -216,7 +216,7 @@ def test_the_summary_says_what_the_engine_s_records_say() -> None:
         "int8": [
             {"documentation": [75.4, 78.3, 1], "books": [25.5, 26.6, 1], "ms": {"16": [1, 2, 1.5]}},
         ],
-        "catalogue": [{"part": "trie"}, {"part": "wide", "width": 1024, "step_ms": step}],
+        "catalogue": [{"part": "trie"}, {"part": "wide", "width": 1024, "block_size": 4, "step_ms": step}],
         "tree": [{"side": "requests-on", "ratio": 1.4, "saved": 0.9387}],
     }
     assert [row[1] for row in cells(summary(results))] == [
