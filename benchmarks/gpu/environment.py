@@ -26,15 +26,15 @@ NEEDED = {
 
 
 def environment(bench: Bench) -> dict[str, Any]:
-    """Raises nothing that is worth more than the rest of what it says."""
+    """What a machine has and lacks. Where it has no GPU that torch can use, `device` says why."""
     missing = {name: parts for name, parts in NEEDED.items() if importlib.util.find_spec(name) is None}
     return {
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in NEEDED},
         "missing": missing,
         "cores": len(os.sched_getaffinity(0)),
-        **_device(bench),
         "ok": not missing,
+        **_device(bench),
     }
 
 
@@ -50,7 +50,10 @@ def _device(bench: Bench) -> dict[str, Any]:
         return {"device": "interpreter"}
     import torch
 
-    of = torch.cuda.get_device_properties(0)
+    try:
+        of = torch.cuda.get_device_properties(0)
+    except (RuntimeError, AssertionError) as error:  # torch asserts where it was built without the device
+        return {"device": f"no GPU: {error}", "ok": False}
     return {
         "device": of.name,
         "capability": f"{of.major}.{of.minor}",
