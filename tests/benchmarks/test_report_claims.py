@@ -17,20 +17,21 @@ def of(
 def test_claims_are_judged_by_their_lowest_figure() -> None:
     results = [
         of(BEAMS, "forest", 22.0), of(BEAMS, "paged", 20.0, saving=0.6), of(BEAMS, "paged", 30.0, met=0.5),
-        of(BEAMS, "exact", 10.0), of(BEAMS, "unshared", 20.0),
+        of(BEAMS, "exact", 10.0), of(BEAMS, "unshared", 20.0), of(BEAMS, "copied", 20.0),
         of(H200, "forest", 200.0, 103.0), of(H200, "unshared", 100.0, 73.8), of(H200, "copied", 100.0, 95.0),
     ]  # fmt: skip
     memory = {"trace": "alpaca", "kind": "beam", "width": 6, "saving": 0.59}
     rows = cells(claims({"simulate": results, "memory": [memory]}))
-    saved, sharing, once, blocks, forest, h200, copied = rows
+    saved, sharing, once, other, blocks, forest, h200, copied = rows
     assert saved[1:5] == ["simulated: 60%", "SmolLM2, decoded: 59%", "", "reproduced"]
     assert sharing[1:5] == ["paged: 20/s carried", "unshared: 20/s carried", "1.00x", "contradicted"]
     assert once[1:5] == ["forest: 22/s carried", "unshared: 20/s carried", "1.10x", "contradicted"]
+    assert other[1:5] == ["forest: 22/s carried", "copied: 20/s carried", "1.10x", "contradicted"]
     assert blocks[1:5] == ["paged: 20/s carried", "exact: 10/s carried", "2.00x", "contradicted"]
     assert forest[3:5] == ["2.20x", "reproduced"]
     assert h200[1:5] == ["forest: 103/s served", "unshared: 73.8/s served", "1.40x", "contradicted"]
     assert copied[3:5] == ["1.08x", "contradicted"]
-    assert all(row[5] for row in (sharing, once, blocks, h200, copied))
+    assert all(row[5] for row in (sharing, once, other, blocks, h200, copied))
 
 
 def test_a_ratio_says_how_far_the_simulated_rates_are_apart() -> None:
