@@ -84,6 +84,15 @@ def test_node_lists_read_for_each_row_what_is_too_short_to_be_a_node() -> None:
     assert decoded(driver, group) == LAYERS * ((8 + 3 * 5) * TOKEN + 6 * PART)
 
 
+def test_slices_of_a_step_read_each_what_it_lists() -> None:
+    """With memory for one part at a time, no two rows read together."""
+    driver = Driver(tiny_model("llama"), attention="nodes")
+    group = forked(driver, 10, 5)
+    assert driver.runner._planners is not None
+    driver.runner._planners._part_bytes = 1
+    assert decoded(driver, group) == LAYERS * 5 * 11 * TOKEN
+
+
 def test_layers_with_a_window_read_from_the_first_block_that_it_sees() -> None:
     """Gemma's layers: one sees 20 tokens, the other all."""
     assert WINDOW == 20
