@@ -76,8 +76,12 @@ def beam_topk(
     capacity: int | None = None,
 ) -> Steps[PackedContinuations]:
     """The k best of each group; see forkdecode_kernels.topk. One more copy each way where a group's list
-    overflows. capacity: of a list. count * vocab must be below 2^32.
+    overflows. capacity: of a list. Raises ValueError for groups whose candidates 32 bits don't number.
     """
+    if int(count.max()) * vocab >= 1 << 32:
+        raise ValueError(
+            f"{count.max()} rows of {vocab} tokens; a group may have 2^32 - 1 candidates at most"
+        )
     tiles = triton.cdiv(vocab, tile)
     room = max(capacity or max(4096, 4 * int(k.max())), int(k.max()))
     # Hardly more tiles than wanted candidates: the bound would let nearly everything pass.

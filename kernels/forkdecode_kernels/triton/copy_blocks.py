@@ -43,6 +43,12 @@ def copy_blocks_kernel(
         tl.store(write, tl.load(read, mask=mask), mask=mask)
 
 
+def program_shape(size: int) -> tuple[int, int]:
+    """Slices and elements of each that a program moves, for blocks of `size` elements a slice."""
+    chunk = min(power_of_two(size), ELEMENTS)
+    return ELEMENTS // chunk, chunk
+
+
 def copy_blocks(source: torch.Tensor, target: torch.Tensor, pairs: torch.Tensor, count: torch.Tensor) -> None:
     """target[..., pairs[i, 1], :, :] = source[..., pairs[i, 0], :, :] for each i < count[0].
 
@@ -52,8 +58,7 @@ def copy_blocks(source: torch.Tensor, target: torch.Tensor, pairs: torch.Tensor,
         raise ValueError("source, target and pairs must be contiguous")
     size = source.shape[-1] * source.shape[-2]
     num_slices = source.shape[:-3].numel()
-    chunk = min(power_of_two(size), ELEMENTS)
-    slices = ELEMENTS // chunk
+    slices, chunk = program_shape(size)
     # As raw integers: the copy is of bits, whatever they stand for.
     raw = {2: torch.int16, 4: torch.int32}[source.element_size()]
     copy_blocks_kernel[(len(pairs), triton.cdiv(num_slices, slices), triton.cdiv(size, chunk))](

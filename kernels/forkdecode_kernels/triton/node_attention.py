@@ -10,7 +10,7 @@ from forkdecode_kernels.node_list import NodeList
 from forkdecode_kernels.triton.attend import attend, normalized, with_sink
 from forkdecode_kernels.triton.device import family
 from forkdecode_kernels.triton.numerics import INTERPRETED, narrowed
-from forkdecode_kernels.triton.tiles import attention_tiles, padded_dim, power_of_two
+from forkdecode_kernels.triton.tiles import attention_tiles, merge_warps, padded_dim, power_of_two
 
 
 @triton.jit
@@ -260,6 +260,6 @@ def node_attention(
             out.stride(1),
             **common,
             BLOCK_G=power_of_two(heads // num_kv_heads),
-            num_warps=2,
+            num_warps=merge_warps(heads // num_kv_heads, dim),
         )
     return out

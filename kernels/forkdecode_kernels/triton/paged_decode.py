@@ -10,7 +10,7 @@ from forkdecode_kernels.triton.attend import attend, normalized, with_sink
 from forkdecode_kernels.triton.device import family
 from forkdecode_kernels.triton.node_attention import merge_parts_kernel
 from forkdecode_kernels.triton.numerics import INTERPRETED, narrowed
-from forkdecode_kernels.triton.tiles import attention_tiles, padded_dim, power_of_two
+from forkdecode_kernels.triton.tiles import attention_tiles, merge_warps, padded_dim, power_of_two
 
 
 @triton.jit
@@ -185,6 +185,6 @@ def paged_decode(
             out.stride(1),
             **common,
             BLOCK_G=power_of_two(group),
-            num_warps=2,
+            num_warps=merge_warps(group, dim),
         )
     return out

@@ -41,6 +41,9 @@ _LARGE = {
 # A head dim that is no power of two has masks, which take registers.
 _LARGE_MASKED = {(128, 2): Tile(64, 32, 4, 3)}
 
+# With 64 keys some groups and block sizes spill there.
+_LARGE_AMPERE = {(128, 2): Tile(64, 32, 8, 3)}
+
 # The compiler holds to 128 registers a thread there, sooner spilling than using more.
 _LARGE_BLACKWELL = {(128, 2): Tile(64, 32, 8, 2), (256, 2): Tile(64, 16, 8, 3)}
 _LARGE_BLACKWELL_MASKED = {(128, 2): Tile(64, 32, 4, 2)}
@@ -55,8 +58,8 @@ _LARGE_AMD = {
     (256, 4): Tile(16, 16, 4, 2),
 }
 
-Family = Literal["cuda", "blackwell", "amd"]
-"""GPUs of one table: NVIDIA's up to Hopper, NVIDIA's later ones, AMD's."""
+Family = Literal["ampere", "cuda", "blackwell", "amd"]
+"""GPUs of one table: NVIDIA's before Hopper, Hopper, NVIDIA's later ones, AMD's."""
 
 
 def power_of_two(n: int) -> int:
@@ -74,13 +77,14 @@ def attention_tiles(
 ) -> tuple[Tile, Tile]:
     """The small and the large tile. group: query heads of a kv head; all of them share a tile."""
     key = (padded_dim(head_dim), element_bytes)
+    masked = head_dim & (head_dim - 1) != 0
     tables = [_LARGE]
-    if head_dim & (head_dim - 1):
+    if family == "ampere":
+        tables.append(_LARGE_AMPERE)
+    if masked:
         tables.append(_LARGE_MASKED)
     if family == "blackwell":
-        tables.append(_LARGE_BLACKWELL)
-        if head_dim & (head_dim - 1):
-            tables.append(_LARGE_BLACKWELL_MASKED)
+        tables += [_LARGE_BLACKWELL, _LARGE_BLACKWELL_MASKED] if masked else [_LARGE_BLACKWELL]
     elif family == "amd":
         tables.append(_LARGE_AMD)
     large = next(table[key] for table in reversed(tables) if key in table)
@@ -91,6 +95,11 @@ def tile_queries(head_dim: int, element_bytes: int, group: int, family: Family =
     """Queries that an item of each tile shape holds at most."""
     small, large = attention_tiles(head_dim, element_bytes, group, family)
     return small.block_m // group, large.block_m // group
+
+
+def merge_warps(group: int, head_dim: int) -> int:
+    """Warps that merge a query's parts: each thread holds 8 numbers of a usual model's, 32 at most."""
+    return max(2, min(8, power_of_two(group) * padded_dim(head_dim) // 512))
 
 
 def _at_least(tile: Tile, group: int) -> Tile:

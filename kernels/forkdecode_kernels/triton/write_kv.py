@@ -46,13 +46,18 @@ def write_kv_kernel(
         tl.store(write + stride_half, value, mask=mask)
 
 
+def program_shape(heads: int, dim: int) -> tuple[int, int]:
+    """Heads that a program writes, and lanes for each."""
+    padded = power_of_two(dim)
+    return min(power_of_two(heads), max(1, 2048 // padded)), padded
+
+
 def write_kv(kv: torch.Tensor, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
     """See forkdecode_kernels.write_kv; slots of -1 are skipped."""
     heads, dim = kv.shape[1], kv.shape[4]
     key = key if key.stride(2) == 1 else key.contiguous()
     value = value if value.stride(2) == 1 else value.contiguous()
-    padded = power_of_two(dim)
-    block_h = min(power_of_two(heads), max(1, 2048 // padded))
+    block_h, padded = program_shape(heads, dim)
     raw = {2: torch.int16, 4: torch.int32}[kv.element_size()]
     write_kv_kernel[(len(slots), triton.cdiv(heads, block_h))](
         key.view(raw),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +15,8 @@ from forkdecode_kernels.calls import alone
 from forkdecode_kernels.reference.topk import group_topk
 from forkdecode_kernels.topk import RowGroups, gpu_groups, reference_group
 from forkdecode_kernels.triton import beam_topk as kernels
-from forkdecode_kernels.triton.packed_order import EMPTY, packed
+from forkdecode_kernels.triton.beam_topk_kernels import tile_sums_kernel
+from forkdecode_kernels.triton.packed_order import EMPTY
 from forkdecode_kernels.triton.packed_order import unpacked as from_packed
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -128,6 +132,12 @@ def test_independent_of_the_batch() -> None:
         np.testing.assert_array_equal(alone.logprobs[0], together.logprobs[g])
 
 
+def test_more_candidates_than_their_numbers_hold_are_refused() -> None:
+    one, rows, none = np.ones(1, np.int64), np.array([1 << 14]), np.zeros(1, np.float32)
+    with pytest.raises(ValueError, match="16384 rows of 262144 tokens"):
+        kernels.beam_topk(one - 1, rows, one, none, 1 << 18, normalized=False)
+
+
 def test_strided_logits_are_read_where_they_lie() -> None:
     wide = torch.randn(4, 900)
     a = run(wide[:, :700], [4], [5], np.zeros(4, np.float32), tile=256)
@@ -180,22 +190,34 @@ def test_many_of_many_tiles_by_a_bound(capacity: int | None) -> None:
         np.testing.assert_array_equal(ours, theirs.numpy())
 
 
-def test_the_bound_of_the_largest_k_lets_all_of_the_best_through_and_little_more() -> None:
-    """2,048 of 262,144 tokens in 4,096 tiles. The interpreter needs half a minute for what is done to every
-    tile, so that is torch's here, as it is for a list that overflows; the bound is the kernel's."""
-    vocab, tiles, k = 262_144, 4096, 2048
+class MostTilesByTorch:
+    """The sums of a row's tiles: of the first ones by the kernel, of the others by torch, for which the
+    interpreter would need as long as for all that follows."""
+
+    def __getitem__(self, grid: tuple[int, int]) -> Callable[..., None]:
+        rows, real = grid[0], 32
+
+        def launch(*arrays: Any, TILE: int, num_warps: int) -> None:
+            logits, _, best, sums = arrays[:4]
+            tile_sums_kernel[(rows, real)](*arrays, TILE=TILE, num_warps=num_warps)
+            values = logits.view(rows, -1, TILE)[:, real:]
+            best[:, real:] = values.amax(2)
+            sums[:, real:] = (values - best[:, real:, None]).exp().sum(2)
+
+        return launch
+
+
+def test_the_largest_k_of_the_largest_vocabulary_by_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2,048 of 262,144 tokens, with many ties, in 4,096 tiles, which are the fewest that bound so many."""
+    vocab, k = 262_144, 2048
     logits = torch.randn(1, vocab, generator=torch.Generator().manual_seed(9)).round(decimals=3)
-    bound = torch.empty(1, dtype=torch.int32)
-    best = logits.view(tiles, -1).amax(1)
-    groups = torch.tensor([[0, 1, k]], dtype=torch.int32)
-    kernels.bound_kernel[(1,)](
-        best, groups, bound, tiles, BITS=kernels.BOUND_BITS, CHUNK=min(tiles, kernels.BOUND_CHUNK)
-    )
-    candidates = torch.sort(packed(logits[0], torch.arange(vocab))).values
-    reach = candidates[(-1 - (candidates >> 32)) >= bound]
-    assert k <= len(reach) <= 4 * k, "the room of a list"
-    found = kernels.dense_best(logits, torch.zeros(1, dtype=torch.int32), torch.zeros(1), torch.zeros(1), k)
-    np.testing.assert_array_equal(reach[:k], found)
-    _, tokens, scores, _ = group_topk(logits, torch.zeros(1), torch.zeros(1, dtype=torch.float64), k)
-    for ours, theirs in zip(from_packed(reach[:k].numpy(), vocab)[1:], (tokens, scores), strict=True):
-        np.testing.assert_array_equal(ours, theirs.numpy())
+    monkeypatch.setattr(kernels, "tile_sums_kernel", MostTilesByTorch())
+    monkeypatch.setattr(kernels, "dense_best", pytest.fail)  # neither too few tiles nor too little room
+    found = run(logits, [1], [k], np.zeros(1, np.float32), tile=64)
+    exact = torch.log_softmax(logits.double(), -1)[0]
+    rows, tokens, scores, logprobs = unpacked(found, 0, k, vocab)
+    order = torch.sort(logits[0], descending=True, stable=True).indices[:k].numpy()
+    np.testing.assert_array_equal(tokens, order)
+    assert not rows.any()
+    np.testing.assert_array_equal(scores, logprobs)
+    np.testing.assert_allclose(scores, exact[order].numpy(), rtol=0, atol=2e-6)

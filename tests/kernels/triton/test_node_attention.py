@@ -10,11 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forkdecode_kernels.node_list import NodeCapacity, NodeListBuffer, node_list
+from forkdecode_kernels.node_list import NodeCapacity, NodeListBuffer, check_nodes, node_list
 from forkdecode_kernels.reference.node_attention import node_attention as reference
 from forkdecode_kernels.triton.node_attention import node_attention
 from forkdecode_kernels.triton.tiles import tile_queries
-from tests.kernels.triton.node_cases import Row, dense_attention, grow_forest, plan_rows
+from tests.kernels.triton.node_cases import Arrays, Row, dense_attention, grow_forest, plan_rows
 
 CPU = torch.device("cpu")
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -113,6 +113,52 @@ def test_512_rows_on_one_trunk() -> None:
     check(rows, Shape(heads=2, kv_heads=1, block_size=4), torch.bfloat16)
 
 
+def with_an_empty_node(arrays: Arrays, place: int) -> Arrays:
+    """One item more, of no tokens, for all queries, of which each has equally many parts; its part is the
+    place-th that is merged."""
+    count, parts = len(arrays.merged), arrays.num_parts + np.arange(len(arrays.merged))
+    item = [len(arrays.queries), count, 0, 0, 0, arrays.num_parts, 0, 0]
+    merged = np.insert(arrays.merge_parts.reshape(count, -1), place, parts, axis=1)
+    return replace(
+        arrays,
+        small_items=np.concatenate([arrays.small_items, np.array([item], np.int32)]),
+        queries=np.concatenate([arrays.queries, arrays.merged]),
+        merge_offsets=(np.arange(count + 1) * merged.shape[1]).astype(np.int32),
+        merge_parts=merged.ravel().astype(np.int32),
+        num_parts=arrays.num_parts + count,
+    )
+
+
+@pytest.mark.parametrize("with_sinks", [False, True])
+def test_a_node_without_tokens_changes_no_bit(with_sinks: bool) -> None:
+    rows = grow_forest(np.random.default_rng(13), 16, trunk=2, branches=[3], tail=9)
+    query, kv = tensors(rows, Shape(), torch.bfloat16, 0)
+    sinks = torch.randn(4, generator=torch.Generator().manual_seed(1)) if with_sinks else None
+    options = {"scale": 0.125, "window": None, "softcap": None, "sinks": sinks}
+    arrays = plan_rows(rows, 16, 3, (4, 16))
+    without = node_attention(query, kv, node_list(arrays, CPU), **options)
+    for place in (0, 1, 2):
+        more = with_an_empty_node(arrays, place)
+        check_nodes(more, kv.shape[2], 3, 16)
+        assert torch.equal(node_attention(query, kv, node_list(more, CPU), **options), without)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("with_sinks", [False, True])
+def test_queries_that_have_no_tokens_at_all_are_zero(causal: bool, with_sinks: bool) -> None:
+    """One writes directly, one is merged from a part of nothing, one from no part."""
+    items = np.array([[0, 1, 0, 0, 0, -1, 0, 0], [1, 1, 0, 0, 0, 0, 0, 0]], np.int32)
+    none, two = np.zeros((0, 8), np.int32), np.array([0, 1], np.int32)
+    merged, offsets = np.array([1, 2], np.int32), np.array([0, 1, 1], np.int32)
+    positions = np.zeros(3, np.int32)
+    arrays = Arrays(items, none, two[:1], two, positions, merged, offsets, two[:1], 1, causal)
+    check_nodes(arrays, 1, 3, 16)
+    query, kv = torch.randn(4, 3, 64), torch.full((2, 2, 1, 16, 64), torch.nan)
+    options = {"scale": 1.0, "window": None, "softcap": None, "sinks": torch.ones(4) if with_sinks else None}
+    for operation in (node_attention, reference):
+        assert operation(query, kv, node_list(arrays, CPU), **options).eq(0).all()
+
+
 def test_a_deep_tree() -> None:
     rows = grow_forest(np.random.default_rng(6), 2, trunk=1, branches=[1, 2, 1, 1, 2, 1, 1, 1], tail=3)
     check(rows, Shape(block_size=2))
@@ -184,7 +230,8 @@ def test_a_row_has_the_same_bits_whatever_shares_its_items() -> None:
 
 
 def test_a_buffer_with_room_serves_every_list() -> None:
-    """As under a captured graph: one grid, one buffer, lists of different lengths, poison in between."""
+    """As under a captured graph: one grid, one buffer, lists of different lengths, and parts that are poison
+    before they are written."""
     shape = Shape(block_size=8)
     rng = np.random.default_rng(11)
     forests = [grow_forest(rng, 8, trunk=t, branches=[b], tail=9) for t, b in ((2, 4), (6, 2), (1, 1))]

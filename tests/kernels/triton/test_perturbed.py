@@ -5,20 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from forkdecode_kernels.perturbed import gpu_topk
+from forkdecode_kernels.perturbed import PerturbedRows, gpu_topk
 from forkdecode_kernels.reference.perturbed import perturbed_row
+from forkdecode_kernels.triton import perturbed as fast
 from tests.kernels.test_perturbed import asked, table
 
 
-@pytest.mark.parametrize("maximum", [np.inf, -4.0])
-@pytest.mark.parametrize(
-    ("vocab", "k", "masked"), [(1, 3, 0.0), (700, 5, 0.5), (1500, 40, 0.99), (90, 200, 0.0)]
-)
-def test_rows_equal_the_reference(vocab: int, k: int, masked: float, maximum: float) -> None:
-    logprobs, wanted = table(3, 3, vocab, masked=masked), asked(5, 3, [k, 1, k], maximum)
+def check(logprobs: NDArray[np.float32], wanted: PerturbedRows) -> None:
     found = gpu_topk(torch.from_numpy(logprobs), wanted)
-    for row in range(3):
+    for row in range(len(logprobs)):
         tokens, perturbed = perturbed_row(
             logprobs[row],
             wanted.base[row],
@@ -31,6 +30,26 @@ def test_rows_equal_the_reference(vocab: int, k: int, masked: float, maximum: fl
         assert found.tokens[own].tolist() == tokens.tolist()
         np.testing.assert_allclose(found.perturbed[own], perturbed, rtol=1e-12)
         np.testing.assert_array_equal(found.logprobs[own], logprobs[row, tokens])
+
+
+@pytest.mark.parametrize("maximum", [np.inf, -4.0])
+@pytest.mark.parametrize(("vocab", "k", "masked"), [(1500, 40, 0.99), (90, 200, 0.0)])
+def test_rows_equal_the_reference(vocab: int, k: int, masked: float, maximum: float) -> None:
+    check(table(3, 3, vocab, masked=masked), asked(5, 3, [k, 1, k], maximum))
+
+
+@settings(max_examples=15)
+@given(
+    st.integers(0, 2**31),
+    st.integers(1, 700),
+    st.lists(st.integers(1, 60), min_size=1, max_size=4),
+    st.sampled_from([0.0, 0.5, 0.99]),
+    st.sampled_from([np.inf, 3.0, -9.0]),
+)
+def test_any_rows(seed: int, vocab: int, k: list[int], masked: float, maximum: float) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fast, "TILE", 128)
+        check(table(seed, len(k), vocab, masked=masked), asked(seed, len(k), k, maximum))
 
 
 def test_what_can_not_be_drawn_is_not_listed() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from forkdecode_kernels import row_candidates as operation
 from forkdecode_kernels.row_candidates import gpu_rows, sorted_rows
@@ -16,9 +18,11 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operation, "ROW_TILE", 128)
 
 
-def logits_of(seed: int, dtype: torch.dtype, *, levels: bool, masked: bool) -> torch.Tensor:
+def logits_of(
+    seed: int, dtype: torch.dtype, *, levels: bool, masked: bool, vocab: int = 1200
+) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
-    logits = torch.randn(4, 1200, generator=generator) * 3
+    logits = torch.randn(4, vocab, generator=generator) * 3
     if levels:  # ties everywhere
         logits = logits.round()
     if masked:
@@ -36,6 +40,28 @@ def test_equals_the_sort(dtype: torch.dtype, levels: bool, masked: bool) -> None
     logits = logits_of(1, dtype, levels=levels, masked=masked)
     rows, k = np.array([3, 0, 0, 2]), np.array([5, 1, 4, 20])
     base = np.array([-1, 0, 2, 0], np.float32)
+    ours = gpu_rows(logits, rows, k, base, normalized=True)
+    theirs = sorted_rows(logits, rows, k, base, normalized=True)
+    for name in ("row", "token", "score", "logprob", "valid"):
+        np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
+
+
+@settings(max_examples=10)
+@given(
+    st.integers(0, 2**31),
+    st.integers(1, 900),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 30)), min_size=1, max_size=5),
+    st.sampled_from([torch.float32, torch.float16, torch.bfloat16]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_any_rows(
+    seed: int, vocab: int, asked: list[tuple[int, int]], dtype: torch.dtype, levels: bool, masked: bool
+) -> None:
+    """Some of them few enough for a bound, some not, which are sorted."""
+    logits = logits_of(seed, dtype, levels=levels, masked=masked, vocab=vocab)
+    rows, k = np.array([r for r, _ in asked]), np.array([k for _, k in asked])
+    base = np.random.default_rng(seed).normal(size=len(asked)).astype(np.float32)
     ours = gpu_rows(logits, rows, k, base, normalized=True)
     theirs = sorted_rows(logits, rows, k, base, normalized=True)
     for name in ("row", "token", "score", "logprob", "valid"):
