@@ -64,10 +64,12 @@ class Peer:
     def stream(self, work: Workload, tokens: int, arrivals: Arrivals) -> None:
         """By its callback."""
         self._load(1)
-        prompt = self.tokenizer.convert_ids_to_tokens(passage(self.tokenizer, work.lengths[0]))
+        tokenizer = self.tokenizer
+        prompt = tokenizer.convert_ids_to_tokens(passage(tokenizer, work.lengths[0]))
 
+        # A worker keeps its last callback; with the generator in it, it would end by waiting for itself.
         def came(step: Any) -> bool:
-            self.tokenizer.decode([step.token_id])
+            tokenizer.decode([step.token_id])
             arrivals.arrived()
             return False
 
