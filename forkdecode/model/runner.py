@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Literal
 
 import numpy as np
@@ -36,6 +36,7 @@ from forkdecode.model.kv_cache import KvCache
 from forkdecode.model.lean import LeanDecoder
 from forkdecode.model.node_plans import Key, NodePlans, Planners
 from forkdecode.model.packing import ROW_QUANTUM, Linear, PackedLinear, pack_linears, rows_stand_alone
+from forkdecode.model.rows_alone import RowsAlone
 from forkdecode.model.static_step import Forward, GraphedDecoder, StaticStep, StepSize
 from forkdecode.model.step_shape import StepShape
 from forkdecode.model.weights import TAKEN, convert
@@ -234,12 +235,16 @@ class GenericDecoder:
         model.set_attn_implementation(ATTENTION_NAME)
         install_experts(model)
         self._base = model.base_model
+        on_cpu = model.device.type == "cpu"
+        self._loops: AbstractContextManager[object] = RowsAlone() if on_cpu else nullcontext()
 
     def __call__(self, tokens: torch.Tensor, positions: torch.Tensor, step: StepAttention) -> ModelOutput:
         """tokens, positions [T] int64 -> the decoder's output, last_hidden_state [1, T, hidden]."""
-        output: ModelOutput = self._base(
-            input_ids=tokens[None], position_ids=positions[None], use_cache=False, **{STEP_ARGUMENT: step}
-        )
+        ids, places = tokens[None], positions[None]
+        with self._loops:
+            output: ModelOutput = self._base(
+                input_ids=ids, position_ids=places, use_cache=False, **{STEP_ARGUMENT: step}
+            )
         return output
 
 
