@@ -23,8 +23,10 @@ BATCH_TOKENS = 512
 SPARE = 1.5
 """Of the cache: where less than 15 % of it is free no prompt is begun."""
 REQUESTS = 16
-"""Candidates decoded together, where a run does not choose. Each attends over the keys of all, so that twice
-as many cost four times."""
+"""Candidates decoded together, where a run does not choose. Each attends over the keys of all. One try of 32
+samples of prompts of 40 to 200 tokens, 8 tokens each, on a busy machine: 14.7 s of CPU with 8 together, 15.0
+with 16, 11.2 with 32; of 16 greedy rows 12.4 with 8, 13.9 with 16. As a peer of its own:
+`transformers_batching:requests=32`."""
 
 
 class Peer:
