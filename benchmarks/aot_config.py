@@ -51,7 +51,8 @@ UNALIGNED = ("stride_table",)
 @dataclass(frozen=True)
 class Config:
     """One compilation. types: of parameters that differ from the tables above. aligned: sizes that
-    are multiples of 16 in the shapes that matter. wide: whether it moves bulk data."""
+    are multiples of 16 in the shapes that matter; unaligned: strides that are not, besides those above.
+    wide: whether it moves bulk data."""
 
     name: str
     kernel: Any
@@ -60,6 +61,7 @@ class Config:
     num_stages: int = 3
     types: dict[str, str] = field(default_factory=dict)
     aligned: tuple[str, ...] = ()
+    unaligned: tuple[str, ...] = ()
     wide: bool = False
 
     def signature(self) -> dict[str, str]:
@@ -78,6 +80,6 @@ class Config:
             name
             for name in self.kernel.arg_names
             if name not in self.constants
-            and name not in UNALIGNED
+            and name not in (*UNALIGNED, *self.unaligned)
             and (name.endswith("_ptr") or name.startswith("stride_") or name in self.aligned)
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from benchmarks.report_layout import table
@@ -14,13 +15,22 @@ What each kernel takes in every configuration that ships, read from the machine 
     python benchmarks/aot_report.py --json report.json --markdown docs/kernels.md
 
 writes this page. It needs no GPU, and fails where a kernel spills vector registers, needs more shared
-memory than the target gives a program, or moves bulk data in pieces of less than 16 bytes. Registers are
-those of a thread (on gfx942 accumulators included); occupancy is resident warps of those that the GPU can
-hold. Attention: 32 query heads, 8 kv heads, blocks of 16 tokens; "small" and "large" are the two tile
-shapes (16 rows, and 64 or as the registers allow). Selection: bf16 logits, vocabulary up to 262,144. No
-speed can be read off here: `benchmarks/gpu_check.py` measures it where there is a GPU.
+memory than the target gives a program, or moves bulk data without 16-byte loads, or with some of less than
+4 bytes. Registers are those of a thread (on gfx942 accumulators included); occupancy is resident warps of
+those that the GPU can hold. Attention: 8 kv heads; 4 query heads for each, unless a row names another group
+(G), and blocks of 16 tokens, unless it names another size (S); "small" and "large" are the two tile shapes
+(16 rows, and 64 or as the registers allow). Selection: a vocabulary of up to 262,144; "odd rows" begin at
+addresses of no known alignment, as where a vocabulary is no multiple of 8. No speed can be read off here:
+`benchmarks/gpu_check.py` measures it where there is a GPU.
 
-Compiled by Triton {triton}.
+## Compilers
+
+What another Triton makes of the same is counted with `--also other.json`, where `other.json` is what the
+command wrote with `--json` under that one.
+
+{compilers}
+
+The figures below are of Triton {triton}.
 
 ## The extremes
 
@@ -36,9 +46,36 @@ Registers / KB of shared memory / occupancy.
 """
 
 
-def page(version: str, records: list[dict[str, Any]]) -> str:
-    """The page of documentation. version: Triton's."""
-    return PAGE.format(triton=version, extremes=extremes(records), cells=markdown(records))
+def page(documents: list[dict[str, Any]]) -> str:
+    """The page of documentation. documents: triton (the version) and records, of one compiler each; the
+    first one's figures are shown, of the others how many are at fault."""
+    first = documents[0]
+    return PAGE.format(
+        triton=first["triton"],
+        compilers=compilers(documents),
+        extremes=extremes(first["records"]),
+        cells=markdown(first["records"]),
+    )
+
+
+def shown_elsewhere(text: str) -> str:
+    """Of a page: the tables of compilers and of extremes, which performance.md shows too."""
+    tables = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
+    return "\n".join(tables[:2]).strip()
+
+
+def compilers(documents: list[dict[str, Any]]) -> str:
+    """A row a compiler: its configurations, for how many targets, and how many of all have faults."""
+    rows = []
+    for document in documents:
+        records = document["records"]
+        targets = {r["target"] for r in records}
+        faults = sum(bool(r["faults"]) for r in records)
+        names = {_shown(r["kernel"]) for r in records}
+        rows.append(
+            [document["triton"], str(len(names)), str(len(targets)), str(len(records)), str(faults or "none")]
+        )
+    return table(["Triton", "configurations", "targets", "compiled", "with faults"], rows)
 
 
 def extremes(records: list[dict[str, Any]]) -> str:
@@ -64,9 +101,13 @@ def markdown(records: list[dict[str, Any]]) -> str:
     cells: dict[str, dict[str, str]] = {}
     for r in records:
         cell = f"{r['registers']} / {r['shared'] / 1024:.0f} / {r['occupancy']:.0%}"
-        # Tile shapes differ between vendors: the row is the kernel, the shape is in the JSON.
-        row = cells.setdefault(" ".join(w for w in r["kernel"].split() if "x" not in w[1:]), {})
+        row = cells.setdefault(_shown(r["kernel"]), {})
         row[r["target"]] = cell + "".join(f" **{fault}**" for fault in r["faults"])
     return table(
         ["kernel", *targets], ([name, *(row.get(t, "") for t in targets)] for name, row in cells.items())
     )
+
+
+def _shown(kernel: str) -> str:
+    """Tile shapes differ between vendors: the row is the kernel, the shape is in the JSON."""
+    return " ".join(w for w in kernel.split() if not re.fullmatch(r"\d+x\d+", w))

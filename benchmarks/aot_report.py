@@ -1,9 +1,11 @@
 """Compiles every kernel that ships for GPUs that need not be here, and says what each one takes.
 
-    python benchmarks/aot_report.py [--targets sm_90 gfx942] [--quick] [--json F] [--markdown docs/kernels.md]
+    python benchmarks/aot_report.py [--targets sm_90 gfx942] [--quick] [--json F]
+        [--markdown docs/kernels.md [--also F ...]]
 
-Fails where a kernel spills registers, needs more shared memory than the target gives a program, or
-moves bulk data in pieces of less than 16 bytes. Runs with any Triton that is installed.
+Fails where a kernel spills registers, needs more shared memory than the target gives a program, or moves
+bulk data without 16-byte loads, or with some of less than 4 bytes. Runs with any Triton that is installed;
+--also names what others have written with --json, whose configurations and faults the page counts too.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 if os.environ.get("TRITON_INTERPRET", "0") == "1":
     sys.exit("TRITON_INTERPRET is set: nothing would be compiled. Unset it.")
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import triton
@@ -89,13 +92,15 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a few configurations of each target")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--also", type=Path, nargs="+", default=[])
     args = parser.parse_args()
     records = report([t for t in TARGETS if not args.targets or t.name in args.targets], args.quick)
     document = {"triton": triton.__version__, "records": records}
     if args.json:
         args.json.write_text(json.dumps(document, indent=1) + "\n")
     if args.markdown:
-        args.markdown.write_text(page(triton.__version__, records))
+        others = [json.loads(file.read_text()) for file in args.also]
+        args.markdown.write_text(page([document, *others]))
     print(markdown(records))
     return int(any(r["faults"] for r in records))
 

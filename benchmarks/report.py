@@ -19,6 +19,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from benchmarks.aot_page import shown_elsewhere
 from benchmarks.report_blocks import block_sizes
 from benchmarks.report_claims import claims
 from benchmarks.report_merge import merge
@@ -65,7 +66,14 @@ KEYS = {
     "simulate_calibrate": ("model",),
 }
 """What tells one measurement of a benchmark from another, where it has it."""
-OF_ALL = {"summary": summary, "claims": claims, "block_sizes": block_sizes}
+
+
+def kernels(_: dict[str, list[Result]]) -> str:
+    """Of the page that aot_report has written."""
+    return shown_elsewhere((HERE.parent / "docs" / "kernels.md").read_text())
+
+
+OF_ALL = {"summary": summary, "claims": claims, "block_sizes": block_sizes, "kernels": kernels}
 """The tables that are made of several benchmarks' records."""
 SECTION = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

@@ -41,8 +41,8 @@ _LARGE = {
 # A head dim that is no power of two has masks, which take registers.
 _LARGE_MASKED = {(128, 2): Tile(64, 32, 4, 3)}
 
-# With 64 keys some groups and block sizes spill there.
-_LARGE_AMPERE = {(128, 2): Tile(64, 32, 8, 3)}
+# With 64 keys, or with more stages, some groups and block sizes spill there.
+_LARGE_AMPERE = {(128, 2): Tile(64, 32, 8, 2)}
 
 # The compiler holds to 128 registers a thread there, sooner spilling than using more.
 _LARGE_BLACKWELL = {(128, 2): Tile(64, 32, 8, 2), (256, 2): Tile(64, 16, 8, 3)}
@@ -75,7 +75,8 @@ def padded_dim(head_dim: int) -> int:
 def attention_tiles(
     head_dim: int, element_bytes: int, group: int, family: Family = "cuda"
 ) -> tuple[Tile, Tile]:
-    """The small and the large tile. group: query heads of a kv head; all of them share a tile."""
+    """The small and the large tile. group: query heads of a kv head; all of them share a tile, which is the
+    large one where the small one doesn't hold them."""
     key = (padded_dim(head_dim), element_bytes)
     masked = head_dim & (head_dim - 1) != 0
     tables = [_LARGE]
@@ -87,8 +88,9 @@ def attention_tiles(
         tables += [_LARGE_BLACKWELL, _LARGE_BLACKWELL_MASKED] if masked else [_LARGE_BLACKWELL]
     elif family == "amd":
         tables.append(_LARGE_AMD)
-    large = next(table[key] for table in reversed(tables) if key in table)
-    return _at_least(_SMALL[key], group), _at_least(large, group)
+    small, large = _SMALL[key], _at_least(next(t[key] for t in reversed(tables) if key in t), group)
+    # A small tile that is stretched to hold a large group spills.
+    return small if group <= small.block_m else large, large
 
 
 def tile_queries(head_dim: int, element_bytes: int, group: int, family: Family = "cuda") -> tuple[int, int]:
