@@ -106,7 +106,7 @@ class Run:
             config, work.blocks, work.host_slots, cost, b"gate", clock=lambda: 0.0, layers=layers
         )
         self._model = ExactModel()
-        self._planner = ForestPlanner(ITEMS, invariant=True)
+        self._planner = ForestPlanner(ITEMS)
         self.group_steps = self.forks = self.parts = self.items = 0
         self._histories = []
         for index, (prompt_len, strategy, tokens) in enumerate(work.requests):

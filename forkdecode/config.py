@@ -41,7 +41,9 @@ class EngineConfig:
     token budget of a step; max_prefill_tokens bounds the prefill part of a step that also decodes.
     weights: "native" has the matrix products in the model's dtype; "int8" takes 8-bit weights and inputs
     for them, which is faster on CPUs with VNNI and not quite the same model. compile: "layers" has the
-    model's layers go through torch.compile, on a GPU alone; the first steps wait for it.
+    model's layers go through torch.compile, on a GPU alone; the first steps wait for it. batch_invariant:
+    attention on a GPU splits contexts at fixed lengths, so that it doesn't depend on what else is in the
+    step, instead of where the GPU is then busiest; on a CPU it never depends on that.
     """
 
     block_size: int = 16
@@ -58,6 +60,7 @@ class EngineConfig:
     aging_steps: int = 256
     weights: Weights = "native"
     compile: Compile = "none"
+    batch_invariant: bool = False
 
     def __post_init__(self) -> None:
         keep(self, "block_size", check_int, 1, 128)
@@ -81,6 +84,7 @@ class EngineConfig:
             raise invalid("weights", f"{shown(self.weights)} is unknown", "'native', 'int8'")
         if not isinstance(self.compile, str) or self.compile not in get_args(Compile):
             raise invalid("compile", f"{shown(self.compile)} is unknown", "'none', 'layers'")
+        keep(self, "batch_invariant", check_bool)
 
     def memory_share(self) -> float | None:
         """kv_memory as a share of free memory (0 to 1), or None when it is a size."""

@@ -33,7 +33,7 @@ NUMBERS: list[tuple[Callable[..., Any], str]] = [
 ]  # fmt: skip
 FLAGS = [
     (Options, "include_stop"), (Options, "ignore_eos"), (EngineConfig, "prefix_cache"),
-    (EngineConfig, "overcommit"),
+    (EngineConfig, "overcommit"), (EngineConfig, "batch_invariant"),
 ]  # fmt: skip
 TOKENS = ["stop_token_ids", "allowed_token_ids", "forced_prefix"]
 

@@ -92,6 +92,7 @@ ENGINE_FLAGS: Flags = {
     "aging_steps": (int, "Steps of waiting that count as one level of priority."),
     "weights": (str, "native, or int8: faster on CPUs with VNNI, and nearly the same model."),
     "compile": (str, "none, or layers: the model's layers by torch.compile, on a GPU."),
+    "batch_invariant": (bool, "Attention on a GPU doesn't depend on what else is in the step."),
     "catalogues": (list[str], "NAME=FILE: a catalogue that constraints may be from."),
 }
 _SINGULAR = {

@@ -95,6 +95,7 @@ def build_engine(
         decoder,
         weights=config.weights,
         compiles=config.compile,
+        batch_invariant=config.batch_invariant,
     )
     if device.type in ("cpu", "cuda"):
         # From a cache this takes a second.

@@ -28,13 +28,16 @@ FLOAT32 = 1e-4
 _log = structlog.get_logger("forkdecode.model")
 
 
-def kernels_fit(model: PreTrainedModel, cache: KvCache, windows: Sequence[int | None]) -> bool:
+def kernels_fit(
+    model: PreTrainedModel, cache: KvCache, windows: Sequence[int | None], batch_invariant: bool
+) -> bool:
     """Runs small steps by the attention kernels and by their reference, in the shape of each kind of layer,
-    with what else the model's attention has. False, with a warning in the log, if they differ or the kernels
-    can't be run: the engine then computes attention by the reference, which is slow."""
+    with what else the model's attention has, planned as steps will be. False, with a warning in the log, if
+    they differ or the kernels can't be run: the engine then computes attention by the reference, which is
+    slow."""
     with current(cache.layer(0).device):
         try:
-            problem = next(_differences(model, cache, windows), None)
+            problem = next(_differences(model, cache, windows, batch_invariant), None)
         except Exception as error:  # whatever a compiler or driver raises
             problem = f"{type(error).__name__}: {error}"
     if problem is not None:
@@ -42,7 +45,9 @@ def kernels_fit(model: PreTrainedModel, cache: KvCache, windows: Sequence[int | 
     return problem is None
 
 
-def _differences(model: PreTrainedModel, cache: KvCache, windows: Sequence[int | None]) -> Iterator[str]:
+def _differences(
+    model: PreTrainedModel, cache: KvCache, windows: Sequence[int | None], batch_invariant: bool
+) -> Iterator[str]:
     """Where kernels and reference differ, in words."""
     config = model.config.get_text_config(decoder=True)
     heads, softcap = int(config.num_attention_heads), getattr(config, "attn_logit_softcapping", None)
@@ -57,14 +62,15 @@ def _differences(model: PreTrainedModel, cache: KvCache, windows: Sequence[int |
             "sinks": _random(layer, heads) if has_sinks else None,
         }
         for decodes_alone in (True, False):
-            error, allowed = _difference(key, layer, options, decodes_alone=decodes_alone)
+            planners = Planners(cache.block_size, layer.device, batch_invariant=batch_invariant)
+            error, allowed = _difference(key, layer, options, planners, decodes_alone=decodes_alone)
             if not error <= allowed:  # NaN neither
                 step = "a decode step" if decodes_alone else "a step with a prompt"
                 yield f"{step} with window {key[3]} differs from the reference by {error:g}"
 
 
 def _difference(
-    key: Key, layer: torch.Tensor, options: dict[str, Any], *, decodes_alone: bool
+    key: Key, layer: torch.Tensor, options: dict[str, Any], planners: Planners, *, decodes_alone: bool
 ) -> tuple[float, float]:
     """The largest difference between kernels and reference, and what it may be."""
     heads, kv_heads, dim, _ = key
@@ -72,7 +78,7 @@ def _difference(
     segments, decodes, num_tokens, num_blocks = small_step(size)
     kv, query = _random(layer, 2, kv_heads, num_blocks, size, dim), _random(layer, heads, num_tokens, dim)
     shape = StepShape(() if decodes_alone else segments, decodes, num_tokens)
-    arrays = Planners(size, layer.device).plan(key, kv.element_size(), shape)
+    arrays = planners.plan(key, kv.element_size(), shape)
     nodes, scale = node_list(arrays, layer.device), dim**-0.5
     ours = node_attention(query, kv, nodes, scale=scale, **options).float()
     exact = reference.node_attention(query, kv, nodes, scale=scale, **options).float()

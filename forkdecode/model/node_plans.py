@@ -36,11 +36,19 @@ PART_BYTES = 512 * 1024 * 1024
 class Planners:
     """A planner for each kind of layer, kept from step to step.
 
-    Every node is split at fixed lengths, so that a group's results don't depend on its batch. part_bytes:
-    partial results of a layer that there is memory for.
+    batch_invariant: every node is split at fixed lengths, so that a group's results don't depend on its
+    batch; else where it keeps the GPU busy, in tiles of two shapes. part_bytes: partial results of a layer
+    that there is memory for.
     """
 
-    def __init__(self, block_size: int, device: torch.device, part_bytes: int = PART_BYTES) -> None:
+    def __init__(
+        self,
+        block_size: int,
+        device: torch.device,
+        part_bytes: int = PART_BYTES,
+        batch_invariant: bool = True,
+    ) -> None:
+        self._invariant = batch_invariant
         self._block_size = block_size
         self._device = device
         self._part_bytes = part_bytes
@@ -80,7 +88,7 @@ class Planners:
         group = heads // kv_heads
         tiles = tile_queries(dim, element_bytes, group, family(self._device))
         shape = ItemShape(self._block_size, tiles, group, kv_heads, self._processors)
-        return ForestPlanner(shape, window=window, invariant=True, lister=compiled_lister)
+        return ForestPlanner(shape, window=window, invariant=self._invariant, lister=compiled_lister)
 
 
 class NodePlans:

@@ -63,8 +63,8 @@ class Runner:
     repacked. threads: torch's thread count for the whole process; None leaves it. decoder: "auto"
     takes LeanDecoder for the models that it knows, "generic" transformers' own modules for all.
     attention: "nodes" runs from node lists on a CPU too, as on a GPU. weights: see EngineConfig; "int8"
-    leaves expert layers as they are; compiles: its `compile`. Raises InvalidRequestError where one of them
-    can't be had.
+    leaves expert layers as they are; compiles: its `compile`; batch_invariant: see Planners. Raises
+    InvalidRequestError where one of them can't be had.
     """
 
     def __init__(
@@ -81,6 +81,7 @@ class Runner:
         attention: Literal["auto", "nodes"] = "auto",
         weights: Weights = "native",
         compiles: Compile = "none",
+        batch_invariant: bool = True,
     ) -> None:
         self.device = torch.device(device)
         check_compile(model, self.device, compiles)
@@ -108,8 +109,8 @@ class Runner:
         self._planners: Planners | None = None
         self._graphed: GraphedDecoder | None = None
         on_gpu = self.device.type == "cuda"
-        if attention == "nodes" or (on_gpu and kernels_fit(model, self.cache, info.windows)):
-            self._planners = Planners(block_size, self.device)
+        if attention == "nodes" or (on_gpu and kernels_fit(model, self.cache, info.windows, batch_invariant)):
+            self._planners = Planners(block_size, self.device, batch_invariant=batch_invariant)
             if on_gpu:
                 self._graphed = GraphedDecoder(
                     self._decoder, self.cache, self._windows, self._planners, GraphCapture(self.device)

@@ -241,3 +241,22 @@ def test_a_group_has_the_same_bits_beside_others() -> None:
         driver.fork(group, [0] * 4, tokens(4, 3))
         seen.append(driver.decode(group, *others)[:4])
     assert torch.equal(*seen)
+
+
+def test_splits_are_fixed_only_where_nothing_may_depend_on_the_batch() -> None:
+    """A long trunk of many rows is one part a row, unless every plan splits at the same tokens."""
+    trunk, tails = np.arange(256, dtype=np.int32), np.arange(256, 320, dtype=np.int32)[:, None]
+    shape = StepShape((), [DecodeRows(0, trunk, tails, 4 * 256 + 1)], 64)
+    parts = {
+        invariant: Planners(4, CPU, batch_invariant=invariant).plan((4, 2, 8, None), 4, shape).num_parts
+        for invariant in (True, False)
+    }
+    assert parts[True] == 64 * 5
+    assert parts[False] < parts[True]
+
+
+def test_steps_may_be_split_as_far_as_a_gpu_needs() -> None:
+    even, fixed = (Driver(tiny_model("gemma2"), attention="nodes") for _ in range(2))
+    even.runner._planners = Planners(even.runner.cache.block_size, CPU, batch_invariant=False)
+    for ours, theirs in zip(walked(even), walked(fixed), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
