@@ -92,7 +92,7 @@ def _prefixes(draw: st.DrawFn, model: Markov, plain: Options, chosen: dict[str, 
     if draw(st.integers(0, 3)):
         return ()
     ends = set(plain.stop_token_ids) | (set() if plain.ignore_eos else model.eos)
-    banned = {word[0] for word in chosen.get("bad_words", ()) if len(word) == 1}
+    banned = {word[-1] for word in chosen.get("bad_words", ())}
     allowed: Sequence[int] = chosen.get("allowed_token_ids", range(model.vocab))
     usable = [t for t in allowed if t not in ends and t not in banned]
     if not usable:

@@ -56,7 +56,8 @@ def cases(draw: st.DrawFn, options: dict[str, st.SearchStrategy[Any]]) -> Case:
             given_options["allowed_token_ids"] = allowed
         forced = set(given_options["forced_prefix"])
         words = given_options.get("bad_words", [])
-        given_options["bad_words"] = [w for w in words if not (len(w) == 1 and w[0] in forced)]
+        # What a prefix completes is refused, also where it begins in the prompt.
+        given_options["bad_words"] = [w for w in words if w[-1] not in forced]
     beam = Beam(
         width=draw(st.sampled_from([1, 2, 3, 5])),
         length_penalty=draw(st.sampled_from([0.0, 1.0, 2.0])),
