@@ -14,18 +14,14 @@ ratios, the peer's time over ours, with the smallest and the largest.
 from __future__ import annotations
 
 import argparse
-import signal
 import statistics
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from benchmarks.pairs import in_turn, ratios, unable
 from benchmarks.peers.arrivals import MEASURES
-from benchmarks.peers.started import add_options, started
-from benchmarks.peers.workloads import ALONE, SEED, Workload
-from benchmarks.record import record
-from forkdecode.model.loader import resolve_dtype
+from benchmarks.peers.started import add_options, compare_all
+from benchmarks.peers.workloads import ALONE, Workload
 
 Result = dict[str, Any]
 
@@ -87,18 +83,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.tokens < 2:
         parser.error("--tokens must be at least 2: the time between tokens needs two of them")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
-    dtype = resolve_dtype(args.dtype)
-    settings = {"dtype": dtype, "threads": args.threads, "tokens": args.tokens, "seed": SEED}
-
-    def done(result: Result) -> None:
-        record("latency", {**settings, **result}, args.record)
-        print(said(result), flush=True)
-
-    with started(args, dtype) as (ours, others):
-        for work in ALONE:
-            if not args.workload or work.name in args.workload:
-                compare(work, args.tokens, ours, others, args.runs, done)
+    compare_all("latency", ALONE, args, compare, said)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import Any
 from benchmarks.peers.arrivals import MEASURES
 from benchmarks.peers.workloads import ALONE
 from benchmarks.report_layout import table
-from benchmarks.report_throughput import name, where
+from benchmarks.report_throughput import compared, name, slower_in, where
 
 Result = dict[str, Any]
 ORDER = [w.name for w in ALONE]
@@ -35,9 +35,7 @@ def rows(r: Result) -> list[list[str]]:
 
 
 def cells(told: Result, runs: int) -> list[str]:
-    ratio = f"{told['ratio']:.2f}x" if told["ratio"] >= 1 else f"**{told['ratio']:.2f}x**"
-    span = f"{told['ratio_min']:.2f} to {told['ratio_max']:.2f}" if runs > 1 else "one pair"
-    return [ratio, span, str(runs), *(ms(told[side]) for side in ("ours", "peer"))]
+    return [*compared(told, runs), *(ms(told[side]) for side in ("ours", "peer"))]
 
 
 def ms(seconds: float) -> str:
@@ -52,7 +50,7 @@ def losses(results: list[Result]) -> str:
         for measure in measured(r)
         if r[measure]["ratio"] < 1
     ]
-    return f"We are slower in: {'; '.join(lost)}." if lost else "We are slower in none of them."
+    return slower_in(lost)
 
 
 def short(r: Result, measure: str) -> str:

@@ -25,13 +25,17 @@ def row(r: Result) -> list[str]:
     for why in ("refused", "failed"):
         if why in r:
             return [*head, r[why] if why == "refused" else f"failed: {r[why]}", *[""] * 5]
-    spread = f"{r['ratio_min']:.2f} to {r['ratio_max']:.2f}" if r["runs"] > 1 else "one pair"
     goal = "" if r["goal"] is None else f"{r['goal']:g}x"
-    ratio = f"{r['ratio']:.2f}x" if r["ratio"] >= 1 else f"**{r['ratio']:.2f}x**"
     speeds = [
         f"{r[key]:.{0 if r[key] >= 10 else 1}f}" for key in ("tokens_per_second", "peer_tokens_per_second")
     ]
-    return [*head, ratio, spread, str(r["runs"]), goal, *speeds]
+    return [*head, *compared(r, r["runs"]), goal, *speeds]
+
+
+def compared(r: Result, runs: int) -> list[str]:
+    """A ratio, in bold where we lose, its spread, and of how many pairs."""
+    ratio = f"{r['ratio']:.2f}x" if r["ratio"] >= 1 else f"**{r['ratio']:.2f}x**"
+    return [ratio, f"{r['ratio_min']:.2f} to {r['ratio_max']:.2f}" if runs > 1 else "one pair", str(runs)]
 
 
 def losses(results: list[Result]) -> str:
@@ -41,8 +45,11 @@ def losses(results: list[Result]) -> str:
     short = [
         f"{where(r)} ({r['ratio']:.2f}x of {r['goal']:g}x)" for r in measured if r["ratio"] < (r["goal"] or 0)
     ]
-    said = f"We are slower in: {'; '.join(lost)}." if lost else "We are slower in none of them."
-    return f"{said} Below the goal: {'; '.join(short) or 'none'}."
+    return f"{slower_in(lost)} Below the goal: {'; '.join(short) or 'none'}."
+
+
+def slower_in(lost: list[str]) -> str:
+    return f"We are slower in: {'; '.join(lost)}." if lost else "We are slower in none of them."
 
 
 def where(r: Result) -> str:

@@ -16,17 +16,13 @@ there are when the run is interrupted. Peers that need an environment of their o
 from __future__ import annotations
 
 import argparse
-import signal
 import statistics
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from benchmarks.pairs import Pairs, in_turn, ratios, unable
-from benchmarks.peers.started import add_options, started
-from benchmarks.peers.workloads import SEED, WORKLOADS, Workload
-from benchmarks.record import record
-from forkdecode.model.loader import resolve_dtype
+from benchmarks.peers.started import add_options, compare_all
+from benchmarks.peers.workloads import WORKLOADS, Workload
 
 Result = dict[str, Any]
 
@@ -88,18 +84,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     add_options(parser, WORKLOADS)
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
-    dtype = resolve_dtype(args.dtype)
-    settings = {"dtype": dtype, "threads": args.threads, "tokens": args.tokens, "seed": SEED}
-
-    def done(result: Result) -> None:
-        record("throughput", {**settings, **result}, args.record)
-        print(said(result), flush=True)
-
-    with started(args, dtype) as (ours, others):
-        for work in WORKLOADS:
-            if not args.workload or work.name in args.workload:
-                compare(work, args.tokens, ours, others, args.runs, done)
+    compare_all("throughput", WORKLOADS, args, compare, said)
 
 
 if __name__ == "__main__":

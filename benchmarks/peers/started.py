@@ -1,19 +1,27 @@
-"""Ours and the chosen peers, each in a process of its own, and the options that say which and how."""
+"""Ours and the chosen peers, each in a process of its own, the options that say which and how, and what all
+comparisons do with them."""
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator
+import signal
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from benchmarks.peers.make import FOLDER, python_of
 from benchmarks.peers.names import OURS, PEERS, parsed
 from benchmarks.peers.side import Side
-from benchmarks.peers.workloads import TOKENS, Workload
+from benchmarks.peers.workloads import SEED, TOKENS, Workload
+from benchmarks.record import record
 from forkdecode.config import DEFAULT_MODEL
 from forkdecode.model.default_model import SMOLLM2, ensure
+from forkdecode.model.loader import resolve_dtype
+
+Result = dict[str, Any]
 
 
 def peer(text: str) -> str:
@@ -57,3 +65,25 @@ def started(args: argparse.Namespace, dtype: str) -> Iterator[tuple[Side, list[S
         if ours.ended:
             raise SystemExit(f"{OURS}: {ours.ended}")
         yield ours, [start(name) for name in args.peer]
+
+
+def compare_all(
+    benchmark: str,
+    workloads: tuple[Workload, ...],
+    args: argparse.Namespace,
+    compare: Callable[[Workload, int, Side, list[Side], int, Callable[[Result], None]], None],
+    said: Callable[[Result], str],
+) -> None:
+    """Has `compare` take the chosen workloads; records each result and prints what is `said` of it."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
+    dtype = resolve_dtype(args.dtype)
+    settings = {"dtype": dtype, "threads": args.threads, "tokens": args.tokens, "seed": SEED}
+
+    def done(result: Result) -> None:
+        record(benchmark, {**settings, **result}, args.record)
+        print(said(result), flush=True)
+
+    with started(args, dtype) as (ours, others):
+        for work in workloads:
+            if not args.workload or work.name in args.workload:
+                compare(work, args.tokens, ours, others, args.runs, done)
