@@ -1,8 +1,9 @@
 """A decode step's layers as one compiled call, and with each pass called by Python, in turn.
 
-    python -m benchmarks.layer_calls [--model M] [--workload NAME ...] [--steps 24] [--record FILE]
+    python -m benchmarks.layer_calls [--model M] [--dtype float32|bfloat16] [--workload NAME ...] [--steps 24]
+        [--record FILE]
 
-One engine in float32 on one thread, step by step: the lean decoder runs every other step by its tape (see
+One engine on one thread, step by step: the lean decoder runs every other step by its tape (see
 forkdecode.model.lean_tape) and those between pass by pass, which gives the same bits. Milliseconds of the
 thread's own CPU time in the decoder and what it takes to plan attention, medians over --steps of each.
 """
@@ -28,13 +29,13 @@ WARM_UP = 4
 class Turns:
     """An engine whose decode steps go one way and the other."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, dtype: str) -> None:
         from forkdecode.config import EngineConfig
         from forkdecode.engine.start import build_engine
         from forkdecode.model.loader import load
         from forkdecode.requests.resolve import Resolver
 
-        loaded = load(model, "float32")
+        loaded = load(model, dtype)
         self._tokenizer = loaded.tokenizer
         self._resolver = Resolver(loaded.tokenizer, loaded.info)
         self._engine, _ = build_engine(loaded, EngineConfig(prefix_cache=False), 1)
@@ -92,11 +93,12 @@ class Turns:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--model", default="smollm2-135m-instruct")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--steps", type=int, default=24, help="of each way (default 24)")
     parser.add_argument("--workload", nargs="*", choices=[w.name for w in WORKLOADS])
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()
-    turns = Turns(args.model)
+    turns = Turns(args.model, args.dtype)
     for work in WORKLOADS:
         if args.workload and work.name not in args.workload:
             continue
@@ -105,7 +107,7 @@ def main() -> None:
         if args.record:
             record(
                 "layer_calls",
-                {"workload": work.name, "steps": args.steps, "ms": ms, "seed": SEED},
+                {"workload": work.name, "dtype": args.dtype, "steps": args.steps, "ms": ms, "seed": SEED},
                 args.record,
             )
 

@@ -29,7 +29,7 @@ from benchmarks.record import record
 
 PARTS = (
     "schedule", "blocks", "plan", "embedding", "norms", "qkv", "rotate+write", "attention", "attention out",
-    "gate+up", "gate", "down", "modules", "lm_head", "selection", "commit", "detokenise", "rest",
+    "gate+up", "gate", "down", "widen", "modules", "lm_head", "selection", "commit", "detokenise", "rest",
 )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ Turns = Mapping[str | None, tuple[torch.Tensor, torch.Tensor]]
 
 
 class TapedLayers:
-    """The layers of a float32 model whose products are all our own; norm: the final one's weight."""
+    """The layers of a float32 or bfloat16 model whose products are all our own; norm: the final one's weight."""
 
     def __init__(self, layers: Sequence[LeanLayer], norm: torch.Tensor, eps: float, activation: str) -> None:
         self._layers = layers
@@ -34,7 +34,7 @@ class TapedLayers:
     def fit(layers: Sequence[LeanLayer], dtype: torch.dtype) -> bool:
         """Whether they can be noted down."""
         ours = all(isinstance(each, PackedLinear) and each.panels for one in layers for each in linears(one))
-        return ours and dtype == torch.float32
+        return ours and dtype in (torch.float32, torch.bfloat16)
 
     def __call__(self, hidden: torch.Tensor, turns: Turns, step: StepAttention) -> torch.Tensor | None:
         """hidden [T, hidden], which is used up -> the normalised hidden states, or None, with nothing done,
@@ -42,7 +42,7 @@ class TapedLayers:
         plans = [step.plan(i, self._heads(i, step))[0] for i in range(len(self._layers))]
         if not all(map(tapes, plans)):
             return None
-        tape, memory = LayerTape(), _Memory(len(hidden), step.slots.contiguous())
+        tape, memory = LayerTape(), _Memory(hidden, step.slots.contiguous())
         out = torch.empty_like(hidden)
         tape.norm(hidden, None, self._norms[0], self._eps, None, out)
         for i, plan in enumerate(plans):
@@ -88,17 +88,16 @@ class TapedLayers:
 class _Memory:
     """What passes write for those that follow, the same for all layers of equal shape; zeros at first."""
 
-    def __init__(self, rows: int, slots: torch.Tensor) -> None:
+    def __init__(self, hidden: torch.Tensor, slots: torch.Tensor) -> None:
         self.slots = slots
-        self._rows = rows
+        self._hidden = hidden
         self._tensors: dict[tuple[str, int], torch.Tensor] = {}
 
     def of(self, name: str, width: int) -> torch.Tensor:
         """[T, width]"""
         key = name, width
         if key not in self._tensors:
-            # Named: another thread's from_pretrained may have changed the default, which is the process's.
-            self._tensors[key] = torch.zeros(self._rows, width, dtype=torch.float32)
+            self._tensors[key] = self._hidden.new_zeros(len(self._hidden), width)
         return self._tensors[key]
 
 

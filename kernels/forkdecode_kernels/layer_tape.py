@@ -25,17 +25,21 @@ def tapes(plan: AttentionPlan) -> bool:
 
 
 class LayerTape:
-    """All tensors are float32, contiguous, on the CPU, of T rows each; no two of a pass share memory."""
+    """All tensors are contiguous, on the CPU, of T rows each; no two of a pass share memory. Activations and
+    K/V are float32, or all bfloat16."""
 
     def __init__(self) -> None:
         self._tape = Tape()
         self._threads = torch.get_num_threads()
         self._scratch: dict[int, tuple[torch.Tensor, int]] = {}
+        self._wide: dict[torch.Size, torch.Tensor] = {}
         self.names: list[str] = []
         """What each pass is."""
 
     def product(self, name: str, x: torch.Tensor, panels: Panels, out: torch.Tensor) -> None:
         """See forkdecode_kernels.products.product."""
+        if _half(x):
+            x = self._widened("widen", x)
         made, arguments, threads = product_call(x, panels, out)
         self._note(name, made, arguments, threads > 1)
 
@@ -55,12 +59,12 @@ class LayerTape:
         arguments = (
             0, rows, width, hidden.data_ptr(), *changes, weight.data_ptr(), *own, bits(eps), out.data_ptr(),
         )  # fmt: skip
-        self._note("norm", work.norm_work(), arguments, self._worth(hidden))
+        self._note("norm", work.norm_work(_half(hidden)), arguments, self._worth(hidden))
 
     def gate(self, gate_up: torch.Tensor, activation: str, out: torch.Tensor) -> None:
         """See forkdecode_kernels.gated."""
         arguments = (0, len(out), out.shape[1], gate_up.data_ptr(), out.data_ptr())
-        self._note("gate", work.gate_work(activation), arguments, self._worth(gate_up))
+        self._note("gate", work.gate_work(activation, _half(gate_up)), arguments, self._worth(gate_up))
 
     def rotate(
         self,
@@ -80,7 +84,7 @@ class LayerTape:
             kv.data_ptr(), cos.data_ptr(), sin.data_ptr(), slots.data_ptr(), len(slots), *own,
             dim if own[0] else 0, bits(eps), query.data_ptr(),
         )  # fmt: skip
-        self._note("rotate", work.rotate_work(), arguments, self._worth(qkv))
+        self._note("rotate", work.rotate_work(_half(qkv)), arguments, self._worth(qkv))
 
     def attend(
         self,
@@ -107,7 +111,7 @@ class LayerTape:
             rows.blocks.ctypes.data, len(rows.blocks), heads, tokens, kv_heads, blocks, size, dim,
             bits(scale), bits(softcap or 0.0), scratch.data_ptr(), each, columns, wide, group_size, copied,
         )  # fmt: skip
-        self._note("attention", work.attend_work(), arguments, parallel)
+        self._note("attention", work.attend_work(_half(query)), arguments, parallel)
 
     def run(self) -> None:
         """All passes, in order."""
@@ -121,6 +125,15 @@ class LayerTape:
         self._tape.note(made, arguments, parallel and self._threads > 1)
         self.names.append(name)
 
+    def _widened(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        """What a product reads for x: float32 numbers, in memory that the next of equal shape writes again."""
+        if x.shape not in self._wide:
+            self._wide[x.shape] = torch.empty(x.shape, dtype=torch.float32)
+        wide = self._wide[x.shape]
+        arguments = (0, x.numel(), x.data_ptr(), wide.data_ptr())
+        self._note(name, work.widen_work(), arguments, self._worth(x))
+        return wide
+
     def _worth(self, tensor: torch.Tensor) -> bool:
         return tensor.numel() >= 2 * THREAD_ELEMENTS
 
@@ -130,3 +143,7 @@ class LayerTape:
             zeros = torch.zeros(self._threads * numbers, dtype=torch.float32)
             self._scratch[id(plan)] = zeros, numbers
         return self._scratch[id(plan)]
+
+
+def _half(tensor: torch.Tensor) -> bool:
+    return tensor.dtype == torch.bfloat16

@@ -10,6 +10,7 @@ import numpy as np
 from numba.np.numpy_support import carray
 
 from forkdecode_kernels.cpu.attend import attend
+from forkdecode_kernels.cpu.half import widen
 from forkdecode_kernels.cpu.layers import add_norm_rows, gelu_rows, silu_rows, split_rows
 from forkdecode_kernels.cpu.pieces import PIECE, Scratch
 from forkdecode_kernels.cpu.selection.jit import inlined
@@ -19,6 +20,8 @@ from forkdecode_kernels.cpu.words import address_of, memory, number, words_at
 
 ROWS = 32
 """Rows that a thread takes at a time."""
+NUMBERS = 1 << 14
+"""Numbers that it takes where rows don't matter."""
 
 
 @inlined
@@ -116,45 +119,91 @@ def _attend(address: Any, kind: Any) -> None:
         item = take_number(address)
 
 
+@inlined
+def _widen(address: Any) -> None:
+    """counter, numbers, bfloat16 ones, out."""
+    a = carray(address, 4)
+    count = a[1]
+    narrow, out = carray(memory(a[2]), (count,), np.uint16), carray(memory(a[3]), (count,), np.float32)
+    first = take_number(address) * NUMBERS
+    while first < count:
+        some, wide = narrow[first : first + NUMBERS], out[first : first + NUMBERS]
+        for i in range(some.shape[0]):
+            wide[i] = widen(some[i])
+        first = take_number(address) * NUMBERS
+
+
 def _norm_full(address: Any) -> None:
     _norm(address, np.float32)
+
+
+def _norm_half(address: Any) -> None:
+    _norm(address, np.uint16)
 
 
 def _silu_full(address: Any) -> None:
     _gate(address, np.float32, False)
 
 
+def _silu_half(address: Any) -> None:
+    _gate(address, np.uint16, False)
+
+
 def _gelu_full(address: Any) -> None:
     _gate(address, np.float32, True)
+
+
+def _gelu_half(address: Any) -> None:
+    _gate(address, np.uint16, True)
 
 
 def _rotate_full(address: Any) -> None:
     _rotate(address, np.float32)
 
 
+def _rotate_half(address: Any) -> None:
+    _rotate(address, np.uint16)
+
+
 def _attend_full(address: Any) -> None:
     _attend(address, np.float32)
 
 
-@cache
-def norm_work() -> Work:
-    """add_norm_rows; each is compiled when first wanted."""
-    return compile_work(_norm_full)
+def _attend_half(address: Any) -> None:
+    _attend(address, np.uint16)
+
+
+def _widen_half(address: Any) -> None:
+    _widen(address)
 
 
 @cache
-def gate_work(activation: str) -> Work:
+def norm_work(half: bool) -> Work:
+    """add_norm_rows; each is compiled when first wanted. half: of bfloat16 numbers."""
+    return compile_work(_norm_half if half else _norm_full)
+
+
+@cache
+def gate_work(activation: str, half: bool) -> Work:
     """silu_rows or gelu_rows."""
-    return compile_work(_silu_full if activation == "silu" else _gelu_full)
+    if activation == "silu":
+        return compile_work(_silu_half if half else _silu_full)
+    return compile_work(_gelu_half if half else _gelu_full)
 
 
 @cache
-def rotate_work() -> Work:
+def rotate_work(half: bool) -> Work:
     """split_rows."""
-    return compile_work(_rotate_full)
+    return compile_work(_rotate_half if half else _rotate_full)
 
 
 @cache
-def attend_work() -> Work:
+def attend_work(half: bool) -> Work:
     """attend."""
-    return compile_work(_attend_full)
+    return compile_work(_attend_half if half else _attend_full)
+
+
+@cache
+def widen_work() -> Work:
+    """bfloat16 numbers as float32 ones."""
+    return compile_work(_widen_half)
