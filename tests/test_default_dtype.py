@@ -16,6 +16,7 @@ import torch
 from forkdecode.model.lean_tape import _Memory
 from forkdecode_kernels.attention import attention, plan_attention
 from forkdecode_kernels.attention_work import AttentionWork
+from forkdecode_kernels.cpu.operands import Operands
 from forkdecode_kernels.layer_tape import LayerTape
 from tests.kernels.attention_cases import Segment
 from tests.model.driver import Driver
@@ -38,10 +39,13 @@ def default(dtype: torch.dtype) -> Iterator[None]:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_memory_that_compiled_code_writes_to_is_float32(dtype: torch.dtype) -> None:
+    hidden, kv = torch.zeros(3, 8, dtype=torch.float32), torch.zeros(2, 1, 1, 4, 8, dtype=torch.float32)
+    query = hidden.view(1, 3, 8)
     with default(dtype):
-        memory = _Memory(3, torch.zeros(3, dtype=torch.int64)).of("qkv", 8)
-        scratch, _ = LayerTape()._scratch_of(object(), 16)  # type: ignore[arg-type]
-    assert (memory.dtype, scratch.dtype) == (torch.float32, torch.float32)
+        memory = _Memory(hidden, torch.zeros(3, dtype=torch.int64)).of("qkv", 8)
+        scratch = Operands(query, kv, query, 1.0, 0.0, None).scratch(3)
+        wide = LayerTape()._widened(hidden.bfloat16())
+    assert {memory.dtype, scratch.dtype, wide.dtype} == {torch.float32}
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2"])

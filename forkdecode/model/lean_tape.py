@@ -21,7 +21,7 @@ Turns = Mapping[str | None, tuple[torch.Tensor, torch.Tensor]]
 
 
 class TapedLayers:
-    """The layers of a float32 or bfloat16 model whose products are all our own; norm: the final one's weight."""
+    """The layers of a model in float32 or bfloat16 whose products are all ours; norm: the final one's weight."""
 
     def __init__(self, layers: Sequence[LeanLayer], norm: torch.Tensor, eps: float, activation: str) -> None:
         self._layers = layers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from forkdecode_kernels.cpu import layers as cpu
+from forkdecode_kernels.cpu import layer_passes as cpu
 from forkdecode_kernels.reference import layers as reference
 
 

@@ -113,7 +113,7 @@ def test_split_rotate_write(dtype: torch.dtype, half: int, normed: bool) -> None
 def test_rows_are_bitwise_independent(
     dtype: torch.dtype, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forkdecode_kernels.cpu.layers.THREAD_ELEMENTS", 1000)
+    monkeypatch.setattr("forkdecode_kernels.cpu.layer_calls.THREAD_ELEMENTS", 1000)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

@@ -13,7 +13,7 @@ from forkdecode_kernels.attention_work import I32
 from forkdecode_kernels.cpu.half import Stored, widen
 from forkdecode_kernels.cpu.heads import hand_over
 from forkdecode_kernels.cpu.pieces import F32, PIECE, Scratch, cap, together, tokens_at
-from forkdecode_kernels.cpu.selection.jit import entry, kernel
+from forkdecode_kernels.cpu.selection.jit import inlined, kernel
 from forkdecode_kernels.cpu.tile import product
 from forkdecode_kernels.cpu.vectors import LANES, dots_1, dots_4, dots_16, rescale, weigh_row
 
@@ -77,41 +77,39 @@ def _alone(
         at = end
 
 
-@entry
+@inlined
 def attend(
     query: Stored, kv: Stored, result: Stored, groups: NDArray[np.int64], blocks: I32, scale: np.float32,
-    softcap: np.float32, sinks: F32, scratch: Scratch, begin: int, end: int,
+    softcap: np.float32, sinks: F32, scratch: Scratch, item: int,
 ) -> None:  # fmt: skip
-    """query [H, T, D], kv [2, K, B, S, D] -> result [T, H, D] for the items begin .. end.
-
-    An item is one kv head of one of RowsPlan's groups. softcap 0 is none; sinks [H] or empty.
+    """query [H, T, D], kv [2, K, B, S, D] -> result [T, H, D] for one item: one kv head of one of RowsPlan's
+    groups. softcap 0 is none; sinks [H] or empty.
     """
     kv_heads, size, dim = kv.shape[1], kv.shape[3], kv.shape[4]
     heads = query.shape[0] // kv_heads
     lines, across, state = scratch.lines, scratch.across, scratch.state
-    for item in range(begin, end):
-        token, rows, trunk_blocks, trunk_at, tails_at, columns, hidden, context = groups[item // kv_heads]
-        head = item % kv_heads
-        keys, values = kv[0, head], kv[1, head]
-        count = rows * heads
-        scratch.out[:count] = np.float32(0.0)
-        for m in range(count):
-            h, t = head * heads + m % heads, token + m // heads
-            for d in range(dim):
-                lines[m, d] = widen(query[h, t, d]) * scale
-            state[0, m] = sinks[h] if sinks.shape[0] > 0 else -np.inf
-            state[1, m] = np.float32(1.0) if sinks.shape[0] > 0 else np.float32(0.0)
-        shared = trunk_blocks * size
-        trunk, seen = blocks[trunk_at : trunk_at + trunk_blocks], min(hidden, shared)
-        as_one = count > FEW and seen < shared
-        if as_one:
-            for d in range(dim):
-                for m in range(across.shape[1]):
-                    across[d, m] = lines[m, d] if m < count else np.float32(0.0)
-            together(keys, values, trunk, seen, shared, context, 0, count, softcap, scratch)
-        for r in range(rows):
-            if not as_one:
-                _alone(keys, values, trunk, seen, shared, r * heads, softcap, scratch)
-            tail = blocks[tails_at + r * columns : tails_at + (r + 1) * columns]
-            _alone(keys, values, tail, max(hidden - shared, 0), context - shared, r * heads, softcap, scratch)
-        hand_over(scratch, count, token, head, result)
+    token, rows, trunk_blocks, trunk_at, tails_at, columns, hidden, context = groups[item // kv_heads]
+    head = item % kv_heads
+    keys, values = kv[0, head], kv[1, head]
+    count = rows * heads
+    scratch.out[:count] = np.float32(0.0)
+    for m in range(count):
+        h, t = head * heads + m % heads, token + m // heads
+        for d in range(dim):
+            lines[m, d] = widen(query[h, t, d]) * scale
+        state[0, m] = sinks[h] if sinks.shape[0] > 0 else -np.inf
+        state[1, m] = np.float32(1.0) if sinks.shape[0] > 0 else np.float32(0.0)
+    shared = trunk_blocks * size
+    trunk, seen = blocks[trunk_at : trunk_at + trunk_blocks], min(hidden, shared)
+    as_one = count > FEW and seen < shared
+    if as_one:
+        for d in range(dim):
+            for m in range(across.shape[1]):
+                across[d, m] = lines[m, d] if m < count else np.float32(0.0)
+        together(keys, values, trunk, seen, shared, context, 0, count, softcap, scratch)
+    for r in range(rows):
+        if not as_one:
+            _alone(keys, values, trunk, seen, shared, r * heads, softcap, scratch)
+        tail = blocks[tails_at + r * columns : tails_at + (r + 1) * columns]
+        _alone(keys, values, tail, max(hidden - shared, 0), context - shared, r * heads, softcap, scratch)
+    hand_over(scratch, count, token, head, result)

@@ -9,9 +9,11 @@ import torch
 
 from forkdecode_kernels.attention_work import AttentionWork
 from forkdecode_kernels.cpu.decode import DecodeBatch, plan_decode, run_batch
-from forkdecode_kernels.cpu.decode_rows import RowsPlan, plan_rows, run_rows
+from forkdecode_kernels.cpu.decode_rows import RowsPlan, plan_rows
 from forkdecode_kernels.cpu.half import DTYPES
+from forkdecode_kernels.cpu.operands import contiguous
 from forkdecode_kernels.cpu.prefill import PrefillTile, plan_prefill, run_tile
+from forkdecode_kernels.cpu.row_work import run_rows
 from forkdecode_kernels.cpu.segments import SegmentsPlan, plan_segments, run_segments
 from forkdecode_kernels.cpu.tables import clip
 
@@ -59,7 +61,7 @@ def cpu_attention(
     heads, tokens, dim = query.shape
     out = query.new_zeros(tokens, heads, dim)
     if plan.rows is not None:
-        run_rows(plan.rows, query, kv, out, scale, softcap, sinks)
+        run_rows(plan.rows, contiguous(query, kv, out, scale, softcap, sinks))
     if plan.segments is not None:
         run_segments(plan.segments, query, kv, out, scale, softcap, sinks)
     if plan.decode:

@@ -1,22 +1,18 @@
-"""Decode rows without copying a block: one compiled call for all groups of a step.
+"""Decode rows for the compiled kernel: all groups of a step as arrays.
 
 A block is read where it lies, once for up to QUERY_ROWS query rows of its group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from forkdecode_kernels.attention_work import I32
-from forkdecode_kernels.cpu.attend import attend
-from forkdecode_kernels.cpu.half import stored
-from forkdecode_kernels.cpu.heads import QUERY_ROWS, for_each_item, settings_of
-from forkdecode_kernels.cpu.pieces import make_scratch
+from forkdecode_kernels.cpu.heads import QUERY_ROWS
 from forkdecode_kernels.cpu.tables import Tables
 
 
@@ -58,25 +54,3 @@ def plan_rows(groups: Sequence[Tables], group_size: int) -> RowsPlan | None:
     array = np.array(table, dtype=np.int64)
     widest = int(array[:, 1].max()) * group_size
     return RowsPlan(array, np.concatenate(blocks).astype(np.int32), widest, products * group_size)
-
-
-def run_rows(
-    plan: RowsPlan,
-    query: torch.Tensor,
-    kv: torch.Tensor,
-    out: torch.Tensor,
-    scale: float,
-    softcap: float | None,
-    sinks: torch.Tensor | None,
-) -> None:
-    """query [H, T, D], kv [2, K, B, S, D] -> rows of out [T, H, D]; float32 or bfloat16, on the CPU."""
-    kv_heads, dim = kv.shape[1], kv.shape[4]
-    group_size = len(query) // kv_heads
-    arrays = (stored(query), stored(kv), stored(out), plan.groups, plan.blocks)
-    settings = settings_of(scale, softcap, sinks)
-
-    def make_work() -> Callable[[int, int], None]:
-        scratch = make_scratch(plan.query_rows, group_size, kv.shape[3], dim)
-        return lambda first, last: attend(*arrays, *settings, scratch, first, last)
-
-    for_each_item(len(plan.groups) * kv_heads, plan.products * kv_heads * dim * 2, make_work)

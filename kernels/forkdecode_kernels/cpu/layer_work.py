@@ -9,14 +9,11 @@ from typing import Any
 import numpy as np
 from numba.np.numpy_support import carray
 
-from forkdecode_kernels.cpu.attend import attend
 from forkdecode_kernels.cpu.half import widen
 from forkdecode_kernels.cpu.layers import add_norm_rows, gelu_rows, silu_rows, split_rows
-from forkdecode_kernels.cpu.pieces import PIECE, Scratch
 from forkdecode_kernels.cpu.selection.jit import inlined
 from forkdecode_kernels.cpu.team import Work, compile_work, take_number
-from forkdecode_kernels.cpu.vectors import LANES
-from forkdecode_kernels.cpu.words import address_of, memory, number, words_at
+from forkdecode_kernels.cpu.words import memory, number
 
 ROWS = 32
 """Rows that a thread takes at a time."""
@@ -76,50 +73,6 @@ def _rotate(address: Any, kind: Any) -> None:
 
 
 @inlined
-def _scratch_at(address: int, columns: int, wide: int, heads: int, copied: int) -> Scratch:
-    """One thread's memory, as pieces.make_scratch lays it out in several arrays."""
-    square, at = 4 * columns * wide, address
-    lines = carray(memory(at), (columns, wide), np.float32)
-    across = carray(memory(at + square), (wide, columns), np.float32)
-    out = carray(memory(at + 2 * square), (columns, wide), np.float32)
-    at += 3 * square
-    scores = carray(memory(at), (PIECE, columns), np.float32)
-    at += 4 * PIECE * columns
-    alone = carray(memory(at), (heads, PIECE + LANES), np.float32)
-    at += 4 * heads * (PIECE + LANES)
-    buffer = carray(memory(at), (copied, wide), np.float32)
-    state = carray(memory(at + 4 * copied * wide), (3, columns), np.float32)
-    return Scratch(lines, across, out, scores, alone, buffer, state)
-
-
-def scratch_numbers(columns: int, wide: int, heads: int, copied: int) -> int:
-    """How many float32 numbers _scratch_at takes."""
-    return 3 * columns * wide + (PIECE + 3) * columns + heads * (PIECE + LANES) + copied * wide
-
-
-@inlined
-def _attend(address: Any, kind: Any) -> None:
-    """counter, counter of threads, query, kv, result, groups, how many, blocks, how many, H, T, K, B, S, D,
-    scale, softcap, scratch of all threads, numbers of one, its columns, wide, G, copied."""
-    a = carray(address, 23)
-    heads, tokens, kv_heads, size, dim = a[9], a[10], a[11], a[13], a[14]
-    query = carray(memory(a[2]), (heads, tokens, dim), kind)
-    kv = carray(memory(a[3]), (2, kv_heads, a[12], size, dim), kind)
-    result = carray(memory(a[4]), (tokens, heads, dim), kind)
-    groups = carray(memory(a[5]), (a[6], 8), np.int64)
-    blocks = carray(memory(a[7]), (a[8],), np.int32)
-    sinks = carray(memory(a[2]), (0,), np.float32)
-    thread = take_number(words_at(address_of(address) + 8))
-    scratch = _scratch_at(a[17] + 4 * thread * a[18], a[19], a[20], a[21], a[22])
-    item = take_number(address)
-    while item < a[6] * kv_heads:
-        attend(
-            query, kv, result, groups, blocks, number(a[15]), number(a[16]), sinks, scratch, item, item + 1
-        )
-        item = take_number(address)
-
-
-@inlined
 def _widen(address: Any) -> None:
     """counter, numbers, bfloat16 ones, out."""
     a = carray(address, 4)
@@ -165,14 +118,6 @@ def _rotate_half(address: Any) -> None:
     _rotate(address, np.uint16)
 
 
-def _attend_full(address: Any) -> None:
-    _attend(address, np.float32)
-
-
-def _attend_half(address: Any) -> None:
-    _attend(address, np.uint16)
-
-
 def _widen_half(address: Any) -> None:
     _widen(address)
 
@@ -195,12 +140,6 @@ def gate_work(activation: str, half: bool) -> Work:
 def rotate_work(half: bool) -> Work:
     """split_rows."""
     return compile_work(_rotate_half if half else _rotate_full)
-
-
-@cache
-def attend_work(half: bool) -> Work:
-    """attend."""
-    return compile_work(_attend_half if half else _attend_full)
 
 
 @cache

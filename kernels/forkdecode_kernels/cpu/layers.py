@@ -8,76 +8,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from forkdecode_kernels.cpu.half import Stored, narrow, stored, widen
-from forkdecode_kernels.cpu.selection.jit import entry, fused, inlined, reduction
+from forkdecode_kernels.cpu.half import Stored, narrow, widen
+from forkdecode_kernels.cpu.selection.jit import fused, inlined, reduction
 from forkdecode_kernels.cpu.selection.parallel import for_each_block
 from forkdecode_kernels.cpu.selection.rows import exponential
 
 F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
-_NONE = np.empty(0, np.float32)
 THREAD_ELEMENTS = 150_000
 """Elements worth a thread of their own: waking one takes tens of microseconds."""
 _ROWS = 32
-
-
-def add_rms_norm(
-    hidden: torch.Tensor,
-    delta: torch.Tensor | None,
-    weight: torch.Tensor,
-    eps: float,
-    delta_weight: torch.Tensor | None,
-) -> torch.Tensor:
-    """See forkdecode_kernels.norm."""
-    out = torch.empty_like(hidden)
-    x, y = stored(hidden), stored(out)
-    # Without a delta one of no rows stands for it: another type would compile the kernel again.
-    d = x[:0] if delta is None else stored(delta)
-    w, dw = weight.numpy(), _NONE if delta_weight is None else delta_weight.numpy()
-
-    def work(first: int, last: int) -> None:
-        add_norm_rows(x, d, w, dw, np.float32(eps), y, first, last)
-
-    run_rows(len(x), x.size, work)
-    return out
-
-
-def gated(gate_up: torch.Tensor, activation: str) -> torch.Tensor:
-    """See forkdecode_kernels.gated."""
-    out = gate_up.new_empty(len(gate_up), gate_up.shape[1] // 2)
-    x, y = stored(gate_up), stored(out)
-    run = silu_rows if activation == "silu" else gelu_rows
-
-    def work(first: int, last: int) -> None:
-        run(x, y, first, last)
-
-    run_rows(len(x), x.size, work)
-    return out
-
-
-def split_rotate_write(
-    qkv: torch.Tensor,
-    kv: torch.Tensor,
-    cos: torch.Tensor,
-    sin: torch.Tensor,
-    slots: torch.Tensor,
-    query_weight: torch.Tensor | None,
-    key_weight: torch.Tensor | None,
-    eps: float,
-) -> torch.Tensor:
-    """See forkdecode_kernels.rotary."""
-    dim = kv.shape[4]
-    query = qkv.new_empty(qkv.shape[1] // dim - 2 * kv.shape[1], len(qkv), dim)
-    x, cache, y = stored(qkv), stored(kv.flatten(2, 3)), stored(query)
-    c, s, places = cos.numpy(), sin.numpy(), slots.numpy()
-    qw = _NONE if query_weight is None else query_weight.numpy()
-    kw = _NONE if key_weight is None else key_weight.numpy()
-
-    def work(first: int, last: int) -> None:
-        split_rows(x, cache, c, s, places, qw, kw, np.float32(eps), y, first, last)
-
-    run_rows(len(x), x.size, work)
-    return query
 
 
 def run_rows(rows: int, elements: int, work: Callable[[int, int], None]) -> None:
@@ -98,7 +38,7 @@ def _scale_of(row: F32, eps: np.float32) -> np.float32:
     return np.float32(np.float32(1.0) / np.sqrt(total / np.float32(row.shape[0]) + eps))
 
 
-@entry
+@inlined
 def add_norm_rows(
     hidden: Stored,
     delta: Stored,
@@ -145,7 +85,7 @@ def _gelu(x: np.float32) -> np.float32:
     return np.float32(x * top / (np.float32(1.0) + e))
 
 
-@entry
+@inlined
 def silu_rows(gate_up: Stored, out: Stored, first: int, last: int) -> None:
     width = out.shape[1]
     for t in range(first, last):
@@ -154,7 +94,7 @@ def silu_rows(gate_up: Stored, out: Stored, first: int, last: int) -> None:
             out[t, i] = narrow(_silu(widen(gate_up[t, i])) * up, out[t, i])
 
 
-@entry
+@inlined
 def gelu_rows(gate_up: Stored, out: Stored, first: int, last: int) -> None:
     width = out.shape[1]
     for t in range(first, last):
@@ -189,7 +129,7 @@ def _put(turned: F32, out: Stored) -> None:
         out[i] = narrow(turned[i], out[i])
 
 
-@entry
+@inlined
 def split_rows(
     qkv: Stored,
     kv: Stored,

@@ -15,7 +15,7 @@ from numba.np.numpy_support import carray
 
 from forkdecode_kernels.cpu.product_tile import FULL, HALF, Shape, tile
 from forkdecode_kernels.cpu.selection.jit import inlined
-from forkdecode_kernels.cpu.team import Work, compile_work, run, take_number
+from forkdecode_kernels.cpu.team import Call, Work, compile_work, run_call, take_number
 
 THREAD_WORK = 500_000
 """Multiplications worth waking the team: a product below takes some ten microseconds."""
@@ -89,14 +89,12 @@ def product(x: torch.Tensor, panels: Panels) -> torch.Tensor:
     wide = x.float()
     if wide.stride(1) != 1 and panels.inputs > 1:
         wide = wide.contiguous()
-    work, arguments, threads = product_call(wide, panels, out)
-    run(work, *arguments, threads=threads)
+    run_call(product_call(wide, panels, out))
     return out
 
 
-def product_call(x: torch.Tensor, panels: Panels, out: torch.Tensor) -> tuple[Work, tuple[int, ...], int]:
-    """x [T, K] float32 with rows of consecutive numbers -> out [T, N], float32 or bfloat16: the work, its
-    arguments and on how many threads."""
+def product_call(x: torch.Tensor, panels: Panels, out: torch.Tensor) -> Call:
+    """x [T, K] float32 with rows of consecutive numbers -> out [T, N], float32 or bfloat16."""
     rows, shape = len(x), panels.shape
     enough = rows * panels.inputs * panels.outputs >= THREAD_WORK
     threads = torch.get_num_threads() if enough else 1

@@ -30,6 +30,10 @@ class Work(NamedTuple):
     address: int
 
 
+Call = tuple[Work, tuple[int, ...], int]
+"""Work, its arguments, and on how many threads."""
+
+
 def _callback(function: Callable[[Any], None]) -> Any:
     signature = ((_ADDRESS,), types.void)
     return CFunc(function, signature, locals={}, options={"error_model": "numpy"})
@@ -88,6 +92,12 @@ def run(work: Work, *arguments: int, threads: int) -> None:
         for_each_block(threads, 1, threads, lambda: lambda _, __: work.call(given))
     else:
         work.call(given)
+
+
+def run_call(call: Call) -> None:
+    """See run."""
+    work, arguments, threads = call
+    run(work, *arguments, threads=threads)
 
 
 def _take_number(typing_context: Any, counter: Any) -> Any:
