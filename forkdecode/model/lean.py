@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from forkdecode.model.attention import StepAttention
-from forkdecode.model.lean_tape import TapedLayers
+from forkdecode.model.lean_tape import TapedLayers, Turns
 from forkdecode.model.lean_weights import (
     Family,
     LeanLayer,
@@ -60,23 +60,44 @@ class LeanDecoder:
         return None if family is None else LeanDecoder(model, family, linear)
 
     def __call__(
-        self, tokens: torch.Tensor, positions: torch.Tensor, step: StepAttention
+        self,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        step: StepAttention,
+        wanted: torch.Tensor | None = None,
     ) -> BaseModelOutputWithPast:
-        """tokens, positions [T] int64 -> last_hidden_state [1, T, hidden], normalised."""
+        """tokens, positions [T] int64 -> last_hidden_state [1, T, hidden], normalised.
+
+        wanted [n] int64: tokens whose states are wanted, all if None. The last layer ends with its keys and
+        values for the others, and their states may be anything. Products must then leave each row alone.
+        """
         hidden: torch.Tensor = self._embedding(tokens)
         turns = {kind: rope.rows(positions) for kind, rope in self._ropes.items()}
-        done = None if self._taped is None else self._taped(hidden, turns, step)
-        if done is not None:
-            return BaseModelOutputWithPast(last_hidden_state=done[None])
-        layers = self._layers
+        if wanted is not None and len(wanted) >= len(tokens):
+            wanted = None
+        done = None if self._taped is None else self._taped(hidden, turns, step, wanted)
+        if done is None:
+            done = self._one_by_one(hidden, turns, step, wanted)
+        return BaseModelOutputWithPast(last_hidden_state=done[None])
+
+    def _one_by_one(
+        self, hidden: torch.Tensor, turns: Turns, step: StepAttention, wanted: torch.Tensor | None
+    ) -> torch.Tensor:
+        """hidden [T, hidden], which is used up -> the normalised hidden states, pass by pass."""
+        layers, tokens = self._layers, len(hidden)
         normed = add_rms_norm(hidden, None, layers[0].attention_norm, self._eps)
         for i, layer in enumerate(layers):
-            delta = self._attend(i, layer, normed, turns[layer.rope], step)
+            mixed = self._attend(i, layer, normed, turns[layer.rope], step)
+            if wanted is not None and i + 1 == len(layers):
+                mixed, hidden = mixed[wanted], hidden[wanted]
+            delta = layer.out.forward(mixed)
             normed = add_rms_norm(hidden, delta, layer.mlp_norm, self._eps, layer.attention_out_norm)
             delta = layer.down.forward(gated(layer.gate_up.forward(normed), self._activation))
             following = layers[i + 1].attention_norm if i + 1 < len(layers) else self._norm
             normed = add_rms_norm(hidden, delta, following, self._eps, layer.mlp_out_norm)
-        return BaseModelOutputWithPast(last_hidden_state=normed[None])
+        if wanted is None:
+            return normed
+        return normed.new_zeros(tokens, normed.shape[1]).index_copy_(0, wanted, normed)
 
     def _attend(
         self,
@@ -86,7 +107,7 @@ class LeanDecoder:
         turns: tuple[torch.Tensor, torch.Tensor],
         step: StepAttention,
     ) -> torch.Tensor:
-        """Attention's contribution to the hidden states [T, hidden]; writes the step's K/V first."""
+        """Attention's output [T, H * D]; writes the step's K/V first."""
         kv = step.cache.layer(index)
         qkv = layer.qkv.forward(normed)
         query = split_rotate_write(
@@ -94,4 +115,4 @@ class LeanDecoder:
         )  # fmt: skip
         plan, window = step.plan(index, len(query))
         mixed = attention(query, kv, plan, scale=layer.scale, window=window, softcap=layer.softcap)
-        return layer.out.forward(mixed.view(len(normed), -1))
+        return mixed.view(len(normed), -1)

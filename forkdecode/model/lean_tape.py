@@ -1,7 +1,7 @@
-"""The lean decoder's layers noted down and run by one compiled call, where a step is decode rows alone.
+"""The lean decoder's layers noted down and run by one compiled call.
 
 The same passes in the same order as forkdecode.model.lean calls them one by one; their results are the same
-bits. A prompt's steps gain nothing: each of their passes takes long.
+bits.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Turns = Mapping[str | None, tuple[torch.Tensor, torch.Tensor]]
 
 
 class TapedLayers:
-    """The layers of a model in float32 or bfloat16 whose products are all ours; norm: the final one's weight."""
+    """The layers of a model in float32 or bfloat16 whose products are all ours; norm: the final weight."""
 
     def __init__(self, layers: Sequence[LeanLayer], norm: torch.Tensor, eps: float, activation: str) -> None:
         self._layers = layers
@@ -36,17 +36,32 @@ class TapedLayers:
         ours = all(isinstance(each, PackedLinear) and each.panels for one in layers for each in linears(one))
         return ours and dtype in (torch.float32, torch.bfloat16)
 
-    def __call__(self, hidden: torch.Tensor, turns: Turns, step: StepAttention) -> torch.Tensor | None:
+    def __call__(
+        self, hidden: torch.Tensor, turns: Turns, step: StepAttention, wanted: torch.Tensor | None
+    ) -> torch.Tensor | None:
         """hidden [T, hidden], which is used up -> the normalised hidden states, or None, with nothing done,
-        where the step is not of decode rows alone."""
+        where attention is not by the compiled kernels. wanted: see LeanDecoder."""
         plans = [step.plan(i, self._heads(i, step))[0] for i in range(len(self._layers))]
         if not all(map(tapes, plans)):
             return None
-        tape, memory = LayerTape(), _Memory(hidden, step.slots.contiguous())
-        out = torch.empty_like(hidden)
-        tape.norm(hidden, None, self._norms[0], self._eps, None, out)
+        tape, memory = LayerTape(), _Memory(hidden)
+        slots, last = step.slots.contiguous(), len(plans) - 1
+        normed = torch.empty_like(hidden)
+        tape.norm(hidden, None, self._norms[0], self._eps, None, normed)
         for i, plan in enumerate(plans):
-            self._note(tape, memory, i, plan, turns, step, hidden, out)
+            mixed = self._note_attention(tape, memory, i, plan, turns, step, slots, normed)
+            if i < last or wanted is None:
+                self._note_rest(tape, memory, i, mixed, hidden, normed)
+        tape.run()
+        if wanted is not None and len(wanted):
+            normed[wanted] = self._end(mixed[wanted], hidden[wanted])
+        return normed
+
+    def _end(self, mixed: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        """The last layer from its attention's output on, for some of the tokens."""
+        tape, out = LayerTape(), torch.empty_like(hidden)
+        memory = _Memory(hidden)
+        self._note_rest(tape, memory, len(self._layers) - 1, mixed, hidden, out)
         tape.run()
         return out
 
@@ -55,7 +70,7 @@ class TapedLayers:
         kv = step.cache.layer(index)
         return self._panels[index][0].outputs // kv.shape[4] - 2 * kv.shape[1]
 
-    def _note(
+    def _note_attention(
         self,
         tape: LayerTape,
         memory: _Memory,
@@ -63,20 +78,33 @@ class TapedLayers:
         plan: AttentionPlan,
         turns: Turns,
         step: StepAttention,
+        slots: torch.Tensor,
+        normed: torch.Tensor,
+    ) -> torch.Tensor:
+        """A layer's attention; where its output [T, H * D] will be."""
+        layer, (qkv, out, _, _) = self._layers[index], self._panels[index]
+        kv = step.cache.layer(index)
+        joint, mixed = memory.of("qkv", qkv.outputs), memory.of("mixed", out.inputs)
+        query = memory.of("query", out.inputs).view(-1, len(normed), kv.shape[4])
+        tape.product("qkv", normed, qkv, joint)
+        weights = layer.query_norm, layer.key_norm
+        tape.rotate(joint, kv, turns[layer.rope], slots, weights, self._eps, query)
+        tape.attend(query, kv, plan, layer.scale, layer.softcap, mixed)
+        return mixed
+
+    def _note_rest(
+        self,
+        tape: LayerTape,
+        memory: _Memory,
+        index: int,
+        mixed: torch.Tensor,
         hidden: torch.Tensor,
         normed: torch.Tensor,
     ) -> None:
-        """One layer, from the norm before it to the norm after it."""
-        layer, (qkv, out, gate_up, down), eps = self._layers[index], self._panels[index], self._eps
-        kv = step.cache.layer(index)
-        joint = memory.of("qkv", qkv.outputs)
-        query = memory.of("query", out.inputs).view(-1, len(hidden), kv.shape[4])
-        mixed, delta = memory.of("mixed", out.inputs), memory.of("delta", out.outputs)
+        """What follows it, to the norm before the next layer."""
+        layer, (_, out, gate_up, down), eps = self._layers[index], self._panels[index], self._eps
+        delta = memory.of("delta", out.outputs)
         both, gated = memory.of("gate+up", gate_up.outputs), memory.of("gated", down.inputs)
-        tape.product("qkv", normed, qkv, joint)
-        weights = layer.query_norm, layer.key_norm
-        tape.rotate(joint, kv, turns[layer.rope], memory.slots, weights, eps, query)
-        tape.attend(query, kv, plan, layer.scale, layer.softcap, mixed)
         tape.product("attention out", mixed, out, delta)
         tape.norm(hidden, delta, layer.mlp_norm, eps, layer.attention_out_norm, normed)
         tape.product("gate+up", normed, gate_up, both)
@@ -88,8 +116,7 @@ class TapedLayers:
 class _Memory:
     """What passes write for those that follow, the same for all layers of equal shape; zeros at first."""
 
-    def __init__(self, hidden: torch.Tensor, slots: torch.Tensor) -> None:
-        self.slots = slots
+    def __init__(self, hidden: torch.Tensor) -> None:
         self._hidden = hidden
         self._tensors: dict[tuple[str, int], torch.Tensor] = {}
 

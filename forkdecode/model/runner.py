@@ -187,7 +187,9 @@ class Runner:
             for each in (tokens, positions, plan.slots, plan.logits_index)
         )
         attention = StepAttention(self.cache, self._plans(shape), slots, self._windows)
-        return self._decoder(ids, places, attention), index, attention.moved()
+        # Of a prompt's tokens few are read from; to compute these alone needs products that leave rows alone.
+        wanted = index if self._row_quantum == 1 else None
+        return self._decoder(ids, places, attention, wanted), index, attention.moved()
 
     def _plans(self, shape: StepShape) -> AttentionPlans:
         if self._planners is not None:
@@ -239,8 +241,15 @@ class GenericDecoder:
         on_cpu = model.device.type == "cpu"
         self._loops: AbstractContextManager[object] = RowsAlone() if on_cpu else nullcontext()
 
-    def __call__(self, tokens: torch.Tensor, positions: torch.Tensor, step: StepAttention) -> ModelOutput:
-        """tokens, positions [T] int64 -> the decoder's output, last_hidden_state [1, T, hidden]."""
+    def __call__(
+        self,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        step: StepAttention,
+        wanted: torch.Tensor | None = None,
+    ) -> ModelOutput:
+        """tokens, positions [T] int64 -> the decoder's output, last_hidden_state [1, T, hidden]: of all
+        tokens, whichever are wanted."""
         ids, places = tokens[None], positions[None]
         with self._loops:
             output: ModelOutput = self._base(

@@ -14,13 +14,15 @@ from forkdecode_kernels.cpu.layer_calls import gate_call, norm_call, rotate_call
 from forkdecode_kernels.cpu.operands import Operands
 from forkdecode_kernels.cpu.products import Panels, product_call
 from forkdecode_kernels.cpu.row_work import rows_call
+from forkdecode_kernels.cpu.segment_work import segments_call
+from forkdecode_kernels.cpu.segments import SegmentsPlan
 from forkdecode_kernels.cpu.tape import Tape
 from forkdecode_kernels.cpu.team import Call
 
 
 def tapes(plan: AttentionPlan) -> bool:
-    """Whether attention by this plan can be noted down: decode rows alone, on the compiled kernels."""
-    return isinstance(plan, CpuAttentionPlan) and plan.rows is not None and plan.segments is None
+    """Whether attention by this plan can be noted down: by a CPU's compiled kernels alone."""
+    return isinstance(plan, CpuAttentionPlan) and not plan.decode and not plan.tiles
 
 
 class LayerTape:
@@ -80,10 +82,15 @@ class LayerTape:
     ) -> None:
         """See forkdecode_kernels.attention.attention. What the plan omits of out [T, H * D] stays. Raises
         ValueError where tapes(plan) is not."""
-        if not isinstance(plan, CpuAttentionPlan) or plan.rows is None or plan.segments is not None:
-            raise ValueError("plan is not of decode rows alone; see `tapes`")
+        if not isinstance(plan, CpuAttentionPlan) or not tapes(plan):
+            raise ValueError("plan is not for a CPU's compiled kernels; see `tapes`")
         operands = Operands(query, kv, out, scale, softcap or 0.0, None)
-        self._note("attention", rows_call(plan.rows, operands, self._scratch_of(plan.rows, operands)))
+        if plan.rows is not None:
+            scratch = self._scratch_of(plan.rows, operands)
+            self._note("attention", rows_call(plan.rows, operands, scratch))
+        if plan.segments is not None:
+            scratch = self._scratch_of(plan.segments, operands)
+            self._note("attention of a prompt", segments_call(plan.segments, operands, scratch))
 
     def run(self) -> None:
         """All passes, in order."""
@@ -106,7 +113,7 @@ class LayerTape:
         self._note("widen", widen_call(x, wide))
         return wide
 
-    def _scratch_of(self, plan: RowsPlan, operands: Operands) -> torch.Tensor:
+    def _scratch_of(self, plan: RowsPlan | SegmentsPlan, operands: Operands) -> torch.Tensor:
         """The same for all layers of a plan."""
         if id(plan) not in self._scratch:
             self._scratch[id(plan)] = operands.scratch(plan.query_rows)

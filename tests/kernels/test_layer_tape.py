@@ -77,29 +77,35 @@ def test_rotate(threads: int, rows: int, normed: bool, dtype: torch.dtype) -> No
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("dim", [32, 20])
 def test_attend(threads: int, dim: int, dtype: torch.dtype) -> None:
-    """Groups that share a trunk and one that doesn't; heads that are no whole vectors."""
+    """Groups that share a trunk and one that doesn't, beside a prompt's chunk and without; heads that are no
+    whole vectors; a token that is padding."""
     shape = Shape(SHAPE.heads, SHAPE.kv_heads, dim, SHAPE.block_size)
     blocks, generator = Blocks(400, np.random.default_rng(3)), torch.Generator().manual_seed(3)
     groups = (make_rows(blocks, 4, 0, 5, 60, 250), make_rows(blocks, 4, 5, 1, 0, 11))
-    work = AttentionWork((), groups, 7, shape.block_size, 400)
+    chunk = Segment(6, 70, 130, blocks.take(50))
     kv = make_kv(shape, 401, generator).to(dtype)
-    query = torch.randn(shape.heads, 7, dim, generator=generator).to(dtype)
-    plan = plan_attention(work, num_heads=shape.heads, kv=kv)
-    assert tapes(plan)
-    tape = LayerTape()
-    for softcap in (None, 5.0):
-        want = attention(query, kv, plan, scale=0.2, softcap=softcap)
-        out = torch.zeros(7, shape.heads * dim, dtype=dtype)
+    query = torch.randn(shape.heads, 77, dim, generator=generator).to(dtype)
+    for segments, rows, window, softcap in (
+        ((), groups, None, 5.0),
+        ((chunk,), groups, 40, None),
+        ((chunk,), (), None, 5.0),
+    ):
+        work = AttentionWork(segments, rows, 77, shape.block_size, 400)
+        plan = plan_attention(work, num_heads=shape.heads, kv=kv, window=window)
+        assert tapes(plan)
+        tape = LayerTape()
+        want = attention(query, kv, plan, scale=0.2, window=window, softcap=softcap)
+        out = torch.zeros(77, shape.heads * dim, dtype=dtype)
         tape.attend(query, kv, plan, 0.2, softcap, out)
-        tape.run_pass(len(tape.names) - 1)
+        tape.run()
         assert torch.equal(out.view_as(want), want)
-        assert not out[6].any()
+        assert out.any(1).sum() == 6 * len(rows) // 2 + 70 * len(segments)
 
 
-def test_a_prompt_is_not_noted_down() -> None:
+def test_float16_is_not_noted_down() -> None:
     segment = Segment(0, 3, 0, np.zeros(1, np.int32))
-    kv = torch.zeros(2, 2, 3, 4, 8)
+    kv = torch.zeros(2, 2, 3, 4, 8, dtype=torch.float16)
     plan = plan_attention(AttentionWork((segment,), (), 3, 4, 2), num_heads=4, kv=kv)
     assert not tapes(plan)
-    with pytest.raises(ValueError, match="decode rows alone"):
-        LayerTape().attend(torch.zeros(4, 3, 8), kv, plan, 1.0, None, torch.zeros(3, 32))
+    with pytest.raises(ValueError, match="compiled kernels"):
+        LayerTape().attend(kv[0, :, 0], kv, plan, 1.0, None, torch.zeros(3, 32))

@@ -63,6 +63,26 @@ def test_equals_the_generic_path_in_float32(family: str) -> None:
     assert torch.equal(got.argmax(1), want.argmax(1))
 
 
+@pytest.mark.parametrize("taped", [True, False])
+def test_states_that_nobody_wants_change_no_others(taped: bool) -> None:
+    """The last layer of a prompt's step goes on with the tokens alone whose logits are asked for."""
+    few, whole = (Driver(vary(tiny_model("gemma2")), block_size=8) for _ in range(2))
+    decoder, asked = whole.runner._decoder, []
+
+    def all_states(tokens: Any, positions: Any, step: Any, wanted: torch.Tensor) -> Any:
+        asked.append((len(tokens), len(wanted)))
+        return decoder(tokens, positions, step)
+
+    whole.runner._decoder = all_states  # type: ignore[assignment]
+    for each in (few.runner._decoder, decoder):
+        assert isinstance(each, LeanDecoder)
+        each._taped = each._taped if taped else None
+    (_, got), (_, want) = trace(few), trace(whole)
+    assert torch.equal(got, want)
+    assert asked[:2] == [(60, 0), (89, 0)]
+    assert asked[-1] == (42, 3)
+
+
 @pytest.mark.parametrize("family", LEAN)
 def test_bfloat16_is_as_near_to_float64_as_the_generic_path(family: str) -> None:
     dtype = torch.bfloat16

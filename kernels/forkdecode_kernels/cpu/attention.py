@@ -14,7 +14,8 @@ from forkdecode_kernels.cpu.half import DTYPES
 from forkdecode_kernels.cpu.operands import contiguous
 from forkdecode_kernels.cpu.prefill import PrefillTile, plan_prefill, run_tile
 from forkdecode_kernels.cpu.row_work import run_rows
-from forkdecode_kernels.cpu.segments import SegmentsPlan, plan_segments, run_segments
+from forkdecode_kernels.cpu.segment_work import run_segments
+from forkdecode_kernels.cpu.segments import SegmentsPlan, plan_segments
 from forkdecode_kernels.cpu.tables import clip
 
 
@@ -32,6 +33,12 @@ class CpuAttentionPlan:
     decode: tuple[DecodeBatch, ...]
     output_index: torch.Tensor
     tiles: tuple[PrefillTile, ...]
+
+    @property
+    def covers(self) -> bool:
+        """Whether every token is written: none is padding."""
+        asked = [s.token_count for s in self.work.segments] + [len(d.tails) for d in self.work.decodes]
+        return sum(asked) == self.work.num_tokens
 
 
 def plan_cpu_attention(
@@ -59,11 +66,11 @@ def cpu_attention(
 ) -> torch.Tensor:
     """query [H, T, D], kv [2, K, B, S, D] -> [T, H, D]; see forkdecode_kernels.attention.attention."""
     heads, tokens, dim = query.shape
-    out = query.new_zeros(tokens, heads, dim)
+    out = query.new_empty(tokens, heads, dim) if plan.covers else query.new_zeros(tokens, heads, dim)
     if plan.rows is not None:
         run_rows(plan.rows, contiguous(query, kv, out, scale, softcap, sinks))
     if plan.segments is not None:
-        run_segments(plan.segments, query, kv, out, scale, softcap, sinks)
+        run_segments(plan.segments, contiguous(query, kv, out, scale, softcap, sinks))
     if plan.decode:
         flat = query.reshape(-1, dim)
         parts = [run_batch(batch, flat, kv, scale, softcap, sinks) for batch in plan.decode]

@@ -43,21 +43,6 @@ class Scratch(NamedTuple):
     state: F32
 
 
-def make_scratch(query_rows: int, heads: int, size: int, dim: int) -> Scratch:
-    """For up to `query_rows` query rows, G = `heads` of each row for a kv head, blocks [size, dim]."""
-    columns, wide = padded(query_rows), padded(dim)
-    shapes = {
-        "lines": (columns, wide),
-        "across": (wide, columns),
-        "out": (columns, wide),
-        "scores": (PIECE, columns),
-        "alone": (heads, PIECE + LANES),
-        "copied": (max(size, PIECE), wide),
-        "state": (3, columns),
-    }
-    return Scratch(**{name: np.zeros(shape, np.float32) for name, shape in shapes.items()})
-
-
 def padded(count: int) -> int:
     """Up to a multiple of LANES."""
     return -(-count // LANES) * LANES

@@ -6,18 +6,17 @@ token's bits are the same however its prompt is cut into chunks: see cpu/pieces.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from forkdecode_kernels.attention_work import I32, SegmentLike
-from forkdecode_kernels.cpu.half import Stored, stored, widen
-from forkdecode_kernels.cpu.heads import QUERY_ROWS, for_each_item, hand_over, settings_of
-from forkdecode_kernels.cpu.pieces import F32, Scratch, make_scratch, together
-from forkdecode_kernels.cpu.selection.jit import entry
+from forkdecode_kernels.cpu.half import Stored, widen
+from forkdecode_kernels.cpu.heads import QUERY_ROWS, hand_over
+from forkdecode_kernels.cpu.pieces import F32, Scratch, together
+from forkdecode_kernels.cpu.selection.jit import inlined
 
 # Below every score but -inf: a row that sees nothing of a piece keeps it, and what it sums stays 0.
 _LOWEST = np.float32(np.finfo(np.float32).min)
@@ -60,53 +59,30 @@ def plan_segments(
     return SegmentsPlan(table, blocks, widest, window or 0, int((table[:, 1] * seen).sum()) * group_size)
 
 
-def run_segments(
-    plan: SegmentsPlan,
-    query: torch.Tensor,
-    kv: torch.Tensor,
-    out: torch.Tensor,
-    scale: float,
-    softcap: float | None,
-    sinks: torch.Tensor | None,
-) -> None:
-    """query [H, T, D], kv [2, K, B, S, D] -> tokens of out [T, H, D]; float32 or bfloat16, on the CPU."""
-    kv_heads, dim = kv.shape[1], kv.shape[4]
-    arrays = (stored(query), stored(kv), stored(out), plan.tiles, plan.blocks)
-    settings = settings_of(scale, softcap, sinks)
-
-    def make_work() -> Callable[[int, int], None]:
-        scratch = make_scratch(plan.query_rows, len(query) // kv_heads, kv.shape[3], dim)
-        return lambda first, last: _attend(*arrays, plan.window, *settings, scratch, first, last)
-
-    for_each_item(len(plan.tiles) * kv_heads, plan.products * kv_heads * dim * 2, make_work)
-
-
-@entry
-def _attend(
+@inlined
+def attend_segments(
     query: Stored, kv: Stored, result: Stored, tiles: NDArray[np.int64], blocks: I32, window: int,
-    scale: np.float32, softcap: np.float32, sinks: F32, scratch: Scratch, begin: int, end: int,
+    scale: np.float32, softcap: np.float32, sinks: F32, scratch: Scratch, item: int,
 ) -> None:  # fmt: skip
-    """query [H, T, D], kv [2, K, B, S, D] -> result [T, H, D] for the items begin .. end.
-
-    An item is one kv head of one of SegmentsPlan's tiles. softcap 0 is none; sinks [H] or empty.
+    """query [H, T, D], kv [2, K, B, S, D] -> result [T, H, D] for one item: one kv head of one of
+    SegmentsPlan's tiles. softcap 0 is none; sinks [H] or empty.
     """
     kv_heads, dim = kv.shape[1], kv.shape[4]
     heads = query.shape[0] // kv_heads
     across, state = scratch.across, scratch.state
-    for item in range(begin, end):
-        token, tokens, position, table_at = tiles[item // kv_heads]
-        head, count = item % kv_heads, tokens * heads
-        scratch.out[:count] = np.float32(0.0)
-        across[:, count:] = np.float32(0.0)
-        for m in range(count):
-            h, t = head * heads + m % heads, token + m // heads
-            for d in range(dim):
-                across[d, m] = widen(query[h, t, d]) * scale
-            state[0, m] = sinks[h] if sinks.shape[0] > 0 else _LOWEST
-            state[1, m] = np.float32(1.0) if sinks.shape[0] > 0 else np.float32(0.0)
-        first = max(0, position - window + 1) if window > 0 else 0
-        together(
-            kv[0, head], kv[1, head], blocks[table_at:], first, position + tokens, position, window, count,
-            softcap, scratch,
-        )  # fmt: skip
-        hand_over(scratch, count, token, head, result)
+    token, tokens, position, table_at = tiles[item // kv_heads]
+    head, count = item % kv_heads, tokens * heads
+    scratch.out[:count] = np.float32(0.0)
+    across[:, count:] = np.float32(0.0)
+    for m in range(count):
+        h, t = head * heads + m % heads, token + m // heads
+        for d in range(dim):
+            across[d, m] = widen(query[h, t, d]) * scale
+        state[0, m] = sinks[h] if sinks.shape[0] > 0 else _LOWEST
+        state[1, m] = np.float32(1.0) if sinks.shape[0] > 0 else np.float32(0.0)
+    first = max(0, position - window + 1) if window > 0 else 0
+    together(
+        kv[0, head], kv[1, head], blocks[table_at:], first, position + tokens, position, window, count,
+        softcap, scratch,
+    )  # fmt: skip
+    hand_over(scratch, count, token, head, result)

@@ -1,0 +1,60 @@
+"""The compiled attention of a prompt's tokens as work, called by itself or noted down on a tape."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from numba.np.numpy_support import carray
+
+from forkdecode_kernels.cpu.operands import COMMON, Operands, operands_at
+from forkdecode_kernels.cpu.segments import SegmentsPlan, attend_segments
+from forkdecode_kernels.cpu.selection.jit import inlined
+from forkdecode_kernels.cpu.team import Call, Work, compile_work, run_call, take_number
+from forkdecode_kernels.cpu.words import memory
+
+
+def segments_call(plan: SegmentsPlan, operands: Operands, scratch: torch.Tensor) -> Call:
+    """Writes the tokens of operands.out that the plan has. scratch: operands.scratch(plan.query_rows)."""
+    arguments = (
+        *operands.words(plan.query_rows, scratch), plan.tiles.ctypes.data, len(plan.tiles),
+        plan.blocks.ctypes.data, len(plan.blocks), plan.window,
+    )  # fmt: skip
+    return _work(operands.half), arguments, operands.threads(plan.products)
+
+
+def run_segments(plan: SegmentsPlan, operands: Operands) -> None:
+    """The same at once."""
+    scratch = operands.scratch(plan.query_rows)  # named, to be there while the work runs
+    run_call(segments_call(plan, operands, scratch))
+
+
+@inlined
+def _attend(address: Any, kind: Any) -> None:
+    """Operands.words, tiles, how many, blocks, how many, window."""
+    a = carray(address, COMMON + 5)
+    query, kv, out, scale, softcap, sinks, scratch = operands_at(address, kind)
+    tiles = carray(memory(a[COMMON]), (a[COMMON + 1], 4), np.int64)
+    blocks = carray(memory(a[COMMON + 2]), (a[COMMON + 3],), np.int32)
+    items = a[COMMON + 1] * kv.shape[1]
+    # A prompt's last tokens, which read most, come first, so that no thread ends long after the others.
+    left = items - 1 - take_number(address)
+    while left >= 0:
+        attend_segments(query, kv, out, tiles, blocks, a[COMMON + 4], scale, softcap, sinks, scratch, left)
+        left = items - 1 - take_number(address)
+
+
+def _attend_full(address: Any) -> None:
+    _attend(address, np.float32)
+
+
+def _attend_half(address: Any) -> None:
+    _attend(address, np.uint16)
+
+
+@cache
+def _work(half: bool) -> Work:
+    """Compiled when first wanted."""
+    return compile_work(_attend_half if half else _attend_full)
