@@ -31,13 +31,13 @@ def norm_call(
     arguments = (
         0, rows, width, hidden.data_ptr(), *changes, weight.data_ptr(), *own, bits(eps), out.data_ptr(),
     )  # fmt: skip
-    return work.norm_work(_half(hidden)), arguments, _threads(hidden)
+    return work.norm_work(_half(hidden)), arguments, threads_for(hidden)
 
 
 def gate_call(gate_up: torch.Tensor, activation: str, out: torch.Tensor) -> Call:
     """See forkdecode_kernels.gated."""
     arguments = (0, len(out), out.shape[1], gate_up.data_ptr(), out.data_ptr())
-    return work.gate_work(activation, _half(gate_up)), arguments, _threads(gate_up)
+    return work.gate_work(activation, _half(gate_up)), arguments, threads_for(gate_up)
 
 
 def rotate_call(
@@ -57,17 +57,18 @@ def rotate_call(
         kv.data_ptr(), cos.data_ptr(), sin.data_ptr(), slots.data_ptr(), len(slots), *own,
         dim if own[0] else 0, bits(eps), query.data_ptr(),
     )  # fmt: skip
-    return work.rotate_work(_half(qkv)), arguments, _threads(qkv)
+    return work.rotate_work(_half(qkv)), arguments, threads_for(qkv)
 
 
 def widen_call(x: torch.Tensor, out: torch.Tensor) -> Call:
     """x bfloat16 -> out, the same numbers as float32."""
-    return work.widen_work(), (0, x.numel(), x.data_ptr(), out.data_ptr()), _threads(x)
+    return work.widen_work(), (0, x.numel(), x.data_ptr(), out.data_ptr()), threads_for(x)
 
 
 def _half(tensor: torch.Tensor) -> bool:
     return tensor.dtype == torch.bfloat16
 
 
-def _threads(tensor: torch.Tensor) -> int:
+def threads_for(tensor: torch.Tensor) -> int:
+    """On how many a pass over it runs."""
     return torch.get_num_threads() if tensor.numel() >= THREAD_ELEMENTS else 1

@@ -17,7 +17,7 @@ def add_rms_norm(
     delta_weight: torch.Tensor | None,
 ) -> torch.Tensor:
     """See forkdecode_kernels.norm."""
-    _check(hidden)
+    check_stored(hidden)
     whole, out, scale = (
         hidden.contiguous(),
         torch.empty(hidden.shape, dtype=hidden.dtype),
@@ -32,7 +32,7 @@ def add_rms_norm(
 
 def gated(gate_up: torch.Tensor, activation: str) -> torch.Tensor:
     """See forkdecode_kernels.gated."""
-    _check(gate_up)
+    check_stored(gate_up)
     both, out = gate_up.contiguous(), gate_up.new_empty(len(gate_up), gate_up.shape[1] // 2)
     run_call(gate_call(both, activation, out))
     return out
@@ -49,7 +49,7 @@ def split_rotate_write(
     eps: float,
 ) -> torch.Tensor:
     """See forkdecode_kernels.rotary."""
-    _check(qkv)
+    check_stored(qkv)
     dim = kv.shape[4]
     query = qkv.new_empty(qkv.shape[1] // dim - 2 * kv.shape[1], len(qkv), dim)
     joint, turns, places = qkv.contiguous(), (cos.contiguous(), sin.contiguous()), slots.contiguous()
@@ -58,7 +58,8 @@ def split_rotate_write(
     return query
 
 
-def _check(tensor: torch.Tensor) -> None:
+def check_stored(tensor: torch.Tensor) -> None:
+    """Raises TypeError for what kernels don't take."""
     if tensor.dtype not in DTYPES:
         raise TypeError(f"dtype is {tensor.dtype}; must be float32 or bfloat16")
 

@@ -1,32 +1,17 @@
-"""The steps between a layer's matrix products, each one compiled pass; rows never see each other."""
+"""The steps between a layer's matrix products inside compiled work, rows first .. last each; rows never see
+each other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from forkdecode_kernels.cpu.half import Stored, narrow, widen
 from forkdecode_kernels.cpu.selection.jit import fused, inlined, reduction
-from forkdecode_kernels.cpu.selection.parallel import for_each_block
 from forkdecode_kernels.cpu.selection.rows import exponential
 
 F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
-THREAD_ELEMENTS = 150_000
-"""Elements worth a thread of their own: waking one takes tens of microseconds."""
-_ROWS = 32
-
-
-def run_rows(rows: int, elements: int, work: Callable[[int, int], None]) -> None:
-    """work(first, last) over all rows, on as many threads as so many elements are worth."""
-    threads = min(torch.get_num_threads(), elements // THREAD_ELEMENTS)
-    if threads > 1:
-        for_each_block(rows, _ROWS, threads, lambda: work)
-    else:
-        work(0, rows)
 
 
 @reduction
