@@ -48,7 +48,7 @@ KEYS = {
     "cpu_waiting": ("model",),
     "cpu_prefill": ("model", "dtype"),
     "cpu_attention": ("dtype", "case"),
-    "layer_calls": ("workload",),
+    "layer_calls": ("dtype", "workload"),
     "tree": ("model", "dtype", "prompt", "levels", "ways", "keep", "tokens", "side"),
     "grammars": ("case", "library"),
     "grammars_beside": ("model", "case", "rows"),

@@ -31,13 +31,14 @@ def stall(results: list[Result]) -> str:
 
 def layer_calls(results: list[Result]) -> str:
     """Steps by their tape, and pass by pass."""
-    head = ["workload", "passes called by Python, ms", "one compiled call, ms", "ratio"]
-    rows = (
-        [r["workload"], f"{ms['python']:.0f}", f"{ms['tape']:.0f}", f"{ms['tape'] / ms['python']:.2f}"]
-        for r in results
-        for ms in [r["ms"]]
-    )
-    return table(head, rows)
+    head = ["workload", "dtype", "passes called by Python, ms", "one compiled call, ms", "ratio"]
+    shown = sorted(results, key=lambda r: str(r["dtype"]), reverse=True)
+    return table(head, map(_layer_calls_row, shown))
+
+
+def _layer_calls_row(r: Result) -> list[str]:
+    python, tape = r["ms"]["python"], r["ms"]["tape"]
+    return [r["workload"], r["dtype"], f"{python:.0f}", f"{tape:.0f}", f"{tape / python:.2f}"]
 
 
 def _span(values: list[float], form: str = ",.0f") -> str:

@@ -11,7 +11,7 @@ WORK_PARTS = ("schedule", "work list", "commit", "text")
 OPTION_PARTS = ("schedule", "selection", "commit", "text")
 STREAMS = ("committed alone", "every 8 steps, best", "every step, best", "every step, all")
 STEP_PARTS = {
-    "products of the layers": ("qkv", "attention out", "gate+up", "down", "modules"),
+    "products of the layers": ("qkv", "attention out", "gate+up", "down", "widen", "modules"),
     "head": ("lm_head",),
     "attention": ("attention",),
     "norms": ("norms",),

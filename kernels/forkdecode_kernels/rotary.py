@@ -20,7 +20,7 @@ def split_rotate_write(
 ) -> torch.Tensor:
     """qkv [T, (H + 2 K) * D] -> queries [H, T, D]; keys and values of the first n tokens go into kv.
 
-    kv [2, K, B, S, D] on the CPU or a GPU; slots [n] int64, block * S + offset, all different; the
+    kv [2, K, B, S, D], contiguous, on the CPU or a GPU; slots [n] int64, block * S + offset, all different; the
     T - n tokens after them are padding. cos, sin [T, half] float32 turn the pairs (i, i + half)
     (Su et al., arXiv 2104.09864, in the halved layout); dimensions from 2 * half on stay. With
     query_weight and key_weight [D] float32 each head is first normalised (rms, eps). float32 inside.
@@ -35,6 +35,8 @@ def split_rotate_write(
         raise ValueError(f"cos is {cos.dtype}, sin {sin.dtype}; must be float32")
     if slots.ndim != 1 or slots.dtype != torch.int64 or len(slots) > len(qkv):
         raise ValueError(f"slots is {slots.dtype} {tuple(slots.shape)}; must be int64 [n <= T]")
+    if not kv.is_contiguous():
+        raise ValueError("kv is not contiguous; it is written where it lies")
     if qkv.device.type == "cpu":
         return cpu.split_rotate_write(qkv, kv, cos, sin, slots, query_weight, key_weight, eps)
     return reference.split_rotate_write(qkv, kv, cos, sin, slots, query_weight, key_weight, eps)

@@ -39,8 +39,10 @@ def test_prompts_that_we_read_slower_are_bold() -> None:
 
 
 def test_a_step_by_its_tape_is_beside_one_by_python() -> None:
-    r = {"workload": "greedyx16", "ms": {"tape": 98.2, "python": 131.0}}
-    assert cells(report_cpu.layer_calls([r])) == [["greedyx16", "131", "98", "0.75"]]
+    ms = {"tape": 98.2, "python": 131.0}
+    both = [{"workload": "greedyx16", "dtype": dtype, "ms": ms} for dtype in ("bfloat16", "float32")]
+    rows = cells(report_cpu.layer_calls(both))
+    assert rows == [["greedyx16", dtype, "131", "98", "0.75"] for dtype in ("float32", "bfloat16")]
 
 
 def test_attention_is_beside_torch() -> None:

@@ -86,6 +86,16 @@ def test_equals_reference(
     torch.testing.assert_close(got, want, atol=2e-5, rtol=2e-5)
 
 
+def test_a_query_may_have_any_strides() -> None:
+    """transformers' modules give one of [T, H, D] turned; kernels are compiled for contiguous memory alone."""
+    shape, generator = Shape(4, 2, 16, 4), torch.Generator().manual_seed(1)
+    kv, query = make_kv(shape, POOL, generator), torch.randn(12, 4, 16, generator=generator).transpose(0, 1)
+    blocks, sinks = Blocks(POOL, np.random.default_rng(1)), torch.randn(8, generator=generator)[::2]
+    segments, decodes = [Segment(3, 9, 5, blocks.take(4))], [make_rows(blocks, 4, 0, 3, 2, 11)]
+    got = run(query, kv, segments, decodes, sinks=sinks)
+    assert torch.equal(got, run(query.contiguous(), kv, segments, decodes, sinks=sinks.contiguous()))
+
+
 @pytest.mark.parametrize("shuffled", [False, True])
 @pytest.mark.parametrize("window", [None, 40, 600])
 def test_long_contexts_equal_reference(shuffled: bool, window: int | None) -> None:

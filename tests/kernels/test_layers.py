@@ -138,6 +138,30 @@ def test_rows_are_bitwise_independent(
         torch.set_num_threads(before)
 
 
+def test_arguments_may_have_any_strides() -> None:
+    """Kernels are compiled for contiguous memory alone."""
+    wide, change, joint = (
+        random(9, 2 * WIDTH),
+        random(WIDTH, 9).t(),
+        random((HEADS + 2 * KV_HEADS) * DIM, 9).t(),
+    )
+    hidden, whole, weight = wide[:, ::2], wide[:, ::2].clone(), random(2 * WIDTH)[::2]
+    angle = random(DIM // 2, 9).t()
+    got = add_rms_norm(hidden, change, weight, EPS)
+    assert torch.equal(got, add_rms_norm(whole, change.contiguous(), weight.contiguous(), EPS))
+    assert torch.equal(hidden, whole)
+    assert torch.equal(gated(change, "silu"), gated(change.contiguous(), "silu"))
+    first, second = (torch.zeros(2, KV_HEADS, 3, SIZE, DIM) for _ in range(2))
+    slots = torch.arange(12)[::2]
+    query = split_rotate_write(joint, first, angle, angle, slots)
+    straight = [x.contiguous() for x in (joint, angle, slots)]
+    want = split_rotate_write(straight[0], second, straight[1], straight[1], straight[2])
+    assert torch.equal(query, want)
+    assert torch.equal(first, second)
+    with pytest.raises(ValueError, match="kv is not contiguous"):
+        split_rotate_write(joint, first.transpose(2, 3), angle, angle, slots)
+
+
 def test_bfloat16_is_rounded_as_torch_does() -> None:
     @numba.njit
     def there(source: np.ndarray, out: np.ndarray) -> None:
