@@ -20,8 +20,8 @@ def split_rotate_write(
 ) -> torch.Tensor:
     """qkv [T, (H + 2 K) * D] -> queries [H, T, D]; keys and values of the first n tokens go into kv.
 
-    kv [2, K, B, S, D], contiguous, on the CPU or a GPU; slots [n] int64, block * S + offset, all different; the
-    T - n tokens after them are padding. cos, sin [T, half] float32 turn the pairs (i, i + half)
+    kv [2, K, B, S, D] contiguous, on the CPU or a GPU; slots [n] int64, block * S + offset, all different;
+    the T - n tokens after them are padding. cos, sin [T, half] float32 turn the pairs (i, i + half)
     (Su et al., arXiv 2104.09864, in the halved layout); dimensions from 2 * half on stay. With
     query_weight and key_weight [D] float32 each head is first normalised (rms, eps). float32 inside.
     Raises ValueError on unfit shapes or dtypes.

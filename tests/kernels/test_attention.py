@@ -87,7 +87,7 @@ def test_equals_reference(
 
 
 def test_a_query_may_have_any_strides() -> None:
-    """transformers' modules give one of [T, H, D] turned; kernels are compiled for contiguous memory alone."""
+    """transformers' modules give a turned [T, H, D]; kernels are compiled for contiguous memory alone."""
     shape, generator = Shape(4, 2, 16, 4), torch.Generator().manual_seed(1)
     kv, query = make_kv(shape, POOL, generator), torch.randn(12, 4, 16, generator=generator).transpose(0, 1)
     blocks, sinks = Blocks(POOL, np.random.default_rng(1)), torch.randn(8, generator=generator)[::2]
