@@ -42,7 +42,7 @@ def test_memory_that_compiled_code_writes_to_is_float32(dtype: torch.dtype) -> N
     hidden, kv = torch.zeros(3, 8, dtype=torch.float32), torch.zeros(2, 1, 1, 4, 8, dtype=torch.float32)
     query = hidden.view(1, 3, 8)
     with default(dtype):
-        memory = _Memory(hidden, torch.zeros(3, dtype=torch.int64)).of("qkv", 8)
+        memory = _Memory(hidden).of("qkv", 8)
         scratch = Operands(query, kv, query, 1.0, 0.0, None).scratch(3)
         wide = LayerTape()._widened(hidden.bfloat16())
     assert {memory.dtype, scratch.dtype, wide.dtype} == {torch.float32}
