@@ -89,6 +89,8 @@ class LeanDecoder:
         for i, layer in enumerate(layers):
             mixed = self._attend(i, layer, normed, turns[layer.rope], step)
             if wanted is not None and i + 1 == len(layers):
+                if not len(wanted):  # of no rows there is nothing to go on with
+                    return normed
                 mixed, hidden = mixed[wanted], hidden[wanted]
             delta = layer.out.forward(mixed)
             normed = add_rms_norm(hidden, delta, layer.mlp_norm, self._eps, layer.attention_out_norm)
