@@ -21,7 +21,7 @@ from forkdecode_kernels.node_list import (
     node_list,
 )
 from forkdecode_kernels.triton.device import family
-from forkdecode_kernels.triton.tiles import tile_queries
+from forkdecode_kernels.triton.tiles import share_heads, tile_queries
 
 Key = tuple[int, int, int, int | None]
 """A kind of layers: query heads, kv heads, head dim, window."""
@@ -85,9 +85,11 @@ class Planners:
 
     def _planner(self, key: Key, element_bytes: int) -> ForestPlanner:
         heads, kv_heads, dim, window = key
-        group = heads // kv_heads
-        tiles = tile_queries(dim, element_bytes, group, family(self._device))
-        shape = ItemShape(self._block_size, tiles, group, kv_heads, self._processors)
+        group, kind = heads // kv_heads, family(self._device)
+        tiles = tile_queries(dim, element_bytes, group, kind)
+        # What keeps processors busy are programs: a kv head of many query heads has several.
+        programs = kv_heads * -(-group // share_heads(dim, element_bytes, group, kind))
+        shape = ItemShape(self._block_size, tiles, group, programs, self._processors)
         return ForestPlanner(shape, window=window, invariant=self._invariant, lister=compiled_lister)
 
 

@@ -255,6 +255,15 @@ def test_splits_are_fixed_only_where_nothing_may_depend_on_the_batch() -> None:
     assert parts[False] < parts[True]
 
 
+def test_a_kv_head_of_many_query_heads_keeps_several_processors_busy() -> None:
+    """128 query heads for one kv head are four programs, each on 32 of them: a trunk is cut into fewer parts."""
+    shape = StepShape((), [DecodeRows(0, np.arange(160, dtype=np.int32), np.zeros((1, 0), np.int32), 640)], 1)
+    planners = Planners(4, CPU, batch_invariant=False)
+    planners._processors = 1
+    few, many = (planners.plan((heads, 1, 8, None), 4, shape) for heads in (32, 128))
+    assert (few.num_parts, many.num_parts) == (2, 0)
+
+
 def test_steps_may_be_split_as_far_as_a_gpu_needs() -> None:
     even, fixed = (Driver(tiny_model("gemma2"), attention="nodes") for _ in range(2))
     even.runner._planners = Planners(even.runner.cache.block_size, CPU, batch_invariant=False)
