@@ -247,7 +247,7 @@ class Scheduler:
         if isinstance(error, (CapacityError, Cancelled)):
             found = partial_records(group)
             hold_live(group, self.held)
-        take_back(group, {candidate.index for candidate in found}, self.held)
+        kept = take_back(group, {candidate.index for candidate in found}, self.held)
         table = group.table
         held = np.empty(0, np.int32) if table is None else np.unique(table.references())
         self._release(group)
@@ -256,7 +256,7 @@ class Scheduler:
         self._counters.failed_groups += 1
         self._counters.generated_tokens += group.costs.generated_tokens
         usage = group.costs.usage(group.request.prompt_len, group.rows.generated, self._clock())
-        return GroupFailed(group.request_id, error, found, usage)
+        return GroupFailed(group.request_id, error, found, usage, kept)
 
     def _internal(self, group: SequenceGroup, error: Exception) -> GroupEvent:
         return self._fail(group, _caused("internal error", error, group.request_id))
