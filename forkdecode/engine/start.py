@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import logging
 import os
@@ -147,6 +148,9 @@ def _first_selections(info: ModelInfo, device: torch.device, threads: int) -> No
 def free_memory(device: torch.device) -> int:
     """Bytes free for a KV cache on `device`; on a GPU without what a step's work takes beside it."""
     if device.type == "cuda":
+        # What an engine that has ended, or the loading of the model, left to torch is not used by anybody.
+        gc.collect()
+        torch.cuda.empty_cache()
         free, _ = torch.cuda.mem_get_info(device)
         return max(0, int(free) - WORK_BYTES)
     return int(psutil.virtual_memory().available)

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import structlog
 
-from forkdecode.engine.core import Engine
+from forkdecode.engine.core import Engine, forget_locals
 from forkdecode.engine.port import Job
 from forkdecode.errors import EngineClosedError, ForkdecodeError, GroupFailedError, invalid
 from forkdecode.results import EngineStats
@@ -162,6 +162,7 @@ class _Loop:
                 self._flush()
         except BaseException as error:
             reason = error
+            forget_locals(error)  # before whoever logs makes notes of them
             _log.exception("engine_died")
         finally:
             self._shut(reason)
