@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from forkdecode.checks import told
 from forkdecode.config import EngineConfig
 from forkdecode.errors import CancelledError as Cancelled
 from forkdecode.errors import CapacityError, ForkdecodeError, GroupFailedError, QueueFullError, invalid
@@ -295,6 +296,6 @@ def _policy(request: DecodeRequest) -> Policy:
 
 def _caused(what: str, cause: Exception, request_id: str) -> GroupFailedError:
     """An error of one group: callers get no error object that another group's caller has too."""
-    error = GroupFailedError(f"{what}: {type(cause).__name__}: {cause}", request_id=request_id)
+    error = GroupFailedError(f"{what}: {told(cause)}", request_id=request_id)
     error.__cause__ = cause
     return error
