@@ -54,7 +54,11 @@ _LARGE_MASKED = {(128, 2): Tile(64, 32, 4, 3)}
 _LARGE_AMPERE = {(128, 2): Tile(64, 32, 8, 2, (None, 255))}
 
 # The compiler holds to 128 registers a thread there, sooner spilling than using more; in some groups to 80.
-_LARGE_BLACKWELL = {(128, 2): Tile(64, 32, 8, 2, (128, 128)), (256, 2): Tile(64, 16, 8, 3)}
+_LARGE_BLACKWELL = {
+    (64, 2): Tile(64, 64, 4, 3, (None, 168)),
+    (128, 2): Tile(64, 32, 8, 2, (128, 128)),
+    (256, 2): Tile(64, 16, 8, 3),
+}
 _LARGE_BLACKWELL_MASKED = {(128, 2): Tile(64, 32, 4, 2)}
 
 # AMD's matrix units keep the accumulators in vector registers.
