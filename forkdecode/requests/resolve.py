@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -29,7 +29,7 @@ from forkdecode.step import I64
 from forkdecode.text.detokenizer import Detokenizer
 from forkdecode.text.stop import StopAutomata
 from forkdecode.text.token_bytes import TokenBytes, token_bytes
-from forkdecode.types import MAX_SEED, SEEDED, Continuations, Options, Prompt, Strategy
+from forkdecode.types import FRESH_SEEDS, SEEDED, Continuations, Options, Prompt, Strategy
 
 
 class Resolver:
@@ -47,12 +47,13 @@ class Resolver:
         self._limit = TextLimit(tokenizer, info.max_positions)
         self._tokenizing = Tokenizing(tokenizer, size)
         automata = None if tokenizer is None else StopAutomata(self._bytes)
-        self._terms = TermsMaker(info, self.encode, automata)
+        names = {} if tokenizer is None else special_names(tokenizer)
+        self._terms = TermsMaker(info, self.encode, automata, names)
         self._constraints = ConstraintMaker(
             None if tokenizer is None else self._bytes,
             size,
             info.eos_ids,
-            None if tokenizer is None else special_names(tokenizer),
+            None if tokenizer is None else names,
             catalogues,
         )
 
@@ -223,4 +224,4 @@ def _of(request_id: str) -> Iterator[None]:
 
 def _seed(strategy: Strategy | Continuations) -> int:
     chosen = strategy.seed if isinstance(strategy, SEEDED) else 0
-    return int.from_bytes(os.urandom(8), "little") & MAX_SEED if chosen is None else chosen
+    return secrets.randbelow(FRESH_SEEDS) if chosen is None else chosen
