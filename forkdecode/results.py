@@ -28,8 +28,8 @@ class Candidate:
     token_ids are the generated tokens, the EOS or stop token included; text has neither.
     cumulative_logprob: the sum of the model's own log-probabilities, of its logits as they are.
     selection_logprob: the same of what was chosen from: with penalties, masks and bias, for draws after
-    temperature and filters. score: what it is ranked by. item: the key of the catalogue's item that it has completed, where it is
-    held to a catalogue.
+    temperature and filters. score: what it is ranked by. item: the key of the catalogue's item that it has
+    completed, where it is held to a catalogue.
     """
 
     index: int

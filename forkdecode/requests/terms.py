@@ -34,8 +34,8 @@ class Terms:
 class TermsMaker:
     """Resolves strategies and options for one model. Safe to call from several threads.
 
-    plain: a field's text as token ids, by itself. automata: None where the model has no tokenizer. names: of its
-    special tokens, by id.
+    plain: a field's text as token ids, by itself. automata: None where the model has no tokenizer. names: of
+    its special tokens, by id.
     """
 
     def __init__(
