@@ -101,7 +101,7 @@ def build_engine(
     if device.type in ("cpu", "cuda"):
         # From a cache this takes a second.
         with told_if_slow(_say_preparing):
-            _first_step(runner, info.name)
+            _first_step(runner, info.name, config.max_step_tokens)
             _first_selections(info, device, threads)
     balance = _CPU_FLOPS_PER_BYTE if device.type == "cpu" else _GPU_FLOPS_PER_BYTE
     run = Run(
@@ -122,10 +122,11 @@ def _say_preparing() -> None:
     _log.info("preparing kernels (a first start on a machine compiles them, which takes a minute or two)")
 
 
-def _first_step(runner: Runner, name: str) -> None:
-    """Compiles the kernels, and is the first time that the model runs as it will. Raises ModelLoadError."""
+def _first_step(runner: Runner, name: str, step_tokens: int) -> None:
+    """Compiles the kernels and captures graphs, and is the first time that the model runs as it will. Raises
+    ModelLoadError."""
     try:
-        runner.warm_up()
+        runner.warm_up(step_tokens)
     except Exception as error:  # whatever somebody's modelling code raises once its layers are repacked
         raise refuse(name, f"a first step failed: {one_line(error)}") from error
 
