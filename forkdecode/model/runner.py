@@ -18,7 +18,6 @@ from forkdecode.config import Compile, Weights
 from forkdecode.kv.forest_plan import ForestPlan
 from forkdecode.model.attention import (
     ATTENTION_NAME,
-    STEP_ARGUMENT,
     AttentionPlans,
     StepAttention,
     WorkPlans,
@@ -27,9 +26,10 @@ from forkdecode.model.attention import (
 from forkdecode.model.compiled import check_compile, compile_layers
 from forkdecode.model.device import check_answers, current
 from forkdecode.model.experts import install_experts
-from forkdecode.model.gpu_kernels import check_moves, kernels_fit
+from forkdecode.model.gpu_kernels import check_moves, host_reached, kernels_fit
 from forkdecode.model.graph_capture import GraphCapture
 from forkdecode.model.graphed import GraphedDecoder, sizes
+from forkdecode.model.hand_over import HandOver
 from forkdecode.model.head import LogitsHead
 from forkdecode.model.info import ModelInfo
 from forkdecode.model.int8 import Int8Linear, check_int8
@@ -157,6 +157,7 @@ class Runner:
                 forest.warm_up()
             if self.device.type == "cuda":
                 check_moves(self.cache.layer(0))
+                self.cache.host_reached = host_reached(self.cache.layer(0))
             self._warm_steps()
             self._warm_graphs(step_tokens)
 
@@ -251,16 +252,19 @@ class GenericDecoder:
         model.set_attn_implementation(ATTENTION_NAME)
         install_experts(model)
         self._base = model.base_model
+        self._handed = HandOver(model)
         on_cpu = model.device.type == "cpu"
         self._loops: AbstractContextManager[object] = RowsAlone() if on_cpu else nullcontext()
 
     def __call__(self, tokens: torch.Tensor, positions: torch.Tensor, step: StepAttention) -> ModelOutput:
         """tokens, positions [T] int64 -> the decoder's output, last_hidden_state [1, T, hidden]."""
         ids, places = tokens[None], positions[None]
-        with self._loops:
-            output: ModelOutput = self._base(
-                input_ids=ids, position_ids=places, use_cache=False, **{STEP_ARGUMENT: step}
-            )
+        self._handed.content = step
+        try:
+            with self._loops:
+                output: ModelOutput = self._base(input_ids=ids, position_ids=places, use_cache=False)
+        finally:
+            self._handed.content = None
         return output
 
 
