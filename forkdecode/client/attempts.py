@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from forkdecode.errors import (
     EngineClosedError,
@@ -20,28 +18,6 @@ MAX_DELAY = 5.0
 """Seconds: the waits double from the first to the longest, unless the server names another."""
 MAX_ENGINES = 2
 """Engines that may end under one request. It may be what ended them, and takes all that runs there along."""
-
-
-class Siblings:
-    """The requests of one list, which are sent at once: however many they are, a server that is full with
-    some of them will take the others."""
-
-    def __init__(self) -> None:
-        self._running = 0
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """While one of them is at the server, or on its way."""
-        self._running += 1
-        try:
-            yield
-        finally:
-            self._running -= 1
-
-    @property
-    def any_runs(self) -> bool:
-        """Whether one is."""
-        return self._running > 0
 
 
 class Attempts:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import weakref
 
-from forkdecode.client.attempts import Siblings
 from forkdecode.client.loop_thread import LoopThread
 from forkdecode.client.settings import Settings
+from forkdecode.client.siblings import Siblings
 from forkdecode.client.transport import Put, Transport
 from forkdecode.client.writer import Letter
 from forkdecode.errors import ForkdecodeError

@@ -12,9 +12,9 @@ from forkdecode.calls.handle import EventStream, Handle
 from forkdecode.calls.many import in_order
 from forkdecode.calls.tree import Tree
 from forkdecode.client.address import DEFAULT_ADDRESS
-from forkdecode.client.attempts import Siblings
 from forkdecode.client.sending import Link, Sending
 from forkdecode.client.settings import Settings, Tls, check_timeout
+from forkdecode.client.siblings import Siblings
 from forkdecode.client.tree_links import RemoteLink
 from forkdecode.client.writer import Letter, Writer, detokenize_request, open_tree, read_events, resume_tree
 from forkdecode.results import DecodeResult, EngineStats, ScoreResult, ServedModel
