@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 import structlog
 
+from forkdecode.checks import told
 from forkdecode.engine.core import Engine, forget_locals
 from forkdecode.engine.port import Job
 from forkdecode.errors import EngineClosedError, ForkdecodeError, GroupFailedError, invalid
@@ -207,7 +208,7 @@ class _Loop:
         except ForkdecodeError as error:
             self._end(name, error)
         except Exception as error:
-            failure = GroupFailedError(f"internal error: {type(error).__name__}: {error}", request_id=name)
+            failure = GroupFailedError(f"internal error: {told(error)}", request_id=name)
             failure.__cause__ = error
             self._end(name, failure)
 
@@ -227,7 +228,7 @@ class _Loop:
         with self._lock:
             self._closed = True
             left, self._jobs = self._jobs, {}
-        text = "the engine was closed" if reason is None else f"the engine died: {reason!r}"
+        text = "the engine was closed" if reason is None else f"the engine died: {told(reason)}"
         for name, job in left.items():
             error = EngineClosedError(f"{text} before the request finished", request_id=name)
             error.__cause__ = reason
