@@ -135,10 +135,10 @@ class RequestMaker:
         """Ends the threads that work for constraints; what is running with one fails. Idempotent."""
         self._resolver.close()
 
-    def encode(self, field: str, text: str) -> tuple[int, ...]:
-        """The token ids of a piece of text by itself, none of them special: there may be none. Raises
-        InvalidRequestError for `field`."""
-        return self._resolver.encode(field, text)
+    def encode(self, field: str, text: str, *, begins: bool = False) -> tuple[int, ...]:
+        """The token ids of a piece of text by itself, none of them special: there may be none. begins: no
+        text comes before it. Raises InvalidRequestError for `field`."""
+        return self._resolver.encode(field, text, begins=begins)
 
     def tokenize(self, prompt: Any, *, chat: bool = False) -> tuple[int, ...]:
         """The token ids of a prompt, as a request's would be. Raises InvalidRequestError."""

@@ -14,7 +14,6 @@ from forkdecode.allowed import Constraint
 from forkdecode.calls.scoring import ScoreArguments
 from forkdecode.constraint_types import ConstraintSpec
 from forkdecode.constraints.catalogues import Catalogues
-from forkdecode.constraints.grammar_tokens import special_names
 from forkdecode.constraints.items import catalogue_digest
 from forkdecode.constraints.maker import ConstraintMaker
 from forkdecode.errors import InvalidRequestError, invalid
@@ -27,6 +26,7 @@ from forkdecode.requests.tokenizing import Tokenizing
 from forkdecode.scheduler.request import DecodeRequest
 from forkdecode.step import I64
 from forkdecode.text.detokenizer import Detokenizer
+from forkdecode.text.special_tokens import special_names
 from forkdecode.text.stop import StopAutomata
 from forkdecode.text.token_bytes import TokenBytes, token_bytes
 from forkdecode.types import FRESH_SEEDS, SEEDED, Continuations, Options, Prompt, Strategy
@@ -48,7 +48,7 @@ class Resolver:
         self._tokenizing = Tokenizing(tokenizer, size)
         automata = None if tokenizer is None else StopAutomata(self._bytes)
         names = {} if tokenizer is None else special_names(tokenizer)
-        self._terms = TermsMaker(info, self.encode, automata, names)
+        self._terms = TermsMaker(info, self.encode, automata, names, self._tokenizing.begins_apart)
         self._constraints = ConstraintMaker(
             None if tokenizer is None else self._bytes,
             size,
@@ -113,6 +113,8 @@ class Resolver:
         constraint_start: int | None = None,
     ) -> DecodeRequest:
         """The same after a prompt of token ids that the model has. Raises InvalidRequestError."""
+        if terms.beginning is not None and not self._bytes.lengths[ids].any():
+            terms = terms.beginning
         with _of(request_id):
             self._check_length(ids, terms)
             check_forced(terms.processors, terms.ends, ids)
@@ -164,10 +166,11 @@ class Resolver:
         """The model."""
         return self._info
 
-    def encode(self, field: str, text: str) -> tuple[int, ...]:
-        """Token ids of a piece of text by itself. Raises InvalidRequestError."""
+    def encode(self, field: str, text: str, *, begins: bool = False) -> tuple[int, ...]:
+        """Token ids of a piece of text by itself. begins: no text comes before it. Raises
+        InvalidRequestError."""
         self._limit.check_text(field, text)
-        return self._tokenizing.plain(field, text)
+        return self._tokenizing.plain(field, text, begins=begins)
 
     def token_bytes(self) -> TokenBytes:
         """The bytes of every token; none where the model has no tokenizer."""
