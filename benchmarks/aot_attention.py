@@ -15,9 +15,10 @@ from forkdecode_kernels.triton.tiles import (
     Family,
     Tile,
     attention_tiles,
-    merge_warps,
+    merge_shape,
     padded_dim,
     power_of_two,
+    share_heads,
 )
 
 KV_HEADS = 8
@@ -47,11 +48,21 @@ class Shape:
         """The small and the large one."""
         return attention_tiles(self.dim, self.dtype.itemsize, self.group, family)
 
+    def share(self, family: Family) -> int:
+        """Query heads of a kv head that a program has."""
+        return share_heads(self.dim, self.dtype.itemsize, self.group, family)
+
 
 MODELS = tuple(Shape(dim, dtype) for dim in HEAD_DIMS for dtype in _TYPES)
 BLOCK_SIZES = (Shape(block_size=1), Shape(block_size=128))
-GROUPS = tuple(Shape(group=group) for group in (1, 7, 24))
-"""None, one that is no power of two, and one that is larger than the small tile."""
+GROUPS = (
+    *(Shape(group=group) for group in (1, 7, 24, 71, 128)),
+    Shape(dim=64, group=71),
+    Shape(dim=64, dtype=torch.float32, group=71),
+    Shape(dim=256, dtype=torch.float32, group=128),
+)
+"""None, one that is no power of two, one that is larger than the small tile, and some that are larger than
+the large one: Falcon-7B has 71 query heads of 64 for its one kv head."""
 
 
 def attention_configs(family: Family, *, quick: bool) -> Iterator[Config]:
@@ -84,11 +95,12 @@ def _nodes(shape: Shape, family: Family, variants: tuple[str, ...]) -> Iterator[
             yield Config(
                 f"node_attention {variant} {shape.label} {size} {tile.block_m}x{tile.block_n}",
                 node_attention.node_attention_kernel,
-                _constants(shape, tile) | _flags(("CAUSAL", *_OPTIONS), _VARIANTS[variant]),
+                _constants(shape, tile, family) | _flags(("CAUSAL", *_OPTIONS), _VARIANTS[variant]),
                 tile.num_warps,
                 tile.num_stages,
                 _types(shape),
                 wide=True,
+                registers=_registers(tile, _VARIANTS[variant]),
             )
 
 
@@ -100,19 +112,22 @@ def _paged(
     return Config(
         " ".join(name.split()),
         paged_decode.paged_decode_kernel,
-        _constants(shape, tile) | {"NUM_SPLITS": splits} | _flags(_OPTIONS, flags),
+        _constants(shape, tile, family) | {"NUM_SPLITS": splits} | _flags(_OPTIONS, flags),
         tile.num_warps,
         tile.num_stages,
         _types(shape),
         wide=True,
+        registers=_registers(tile, flags),
     )
 
 
 def _merge(shape: Shape) -> Config:
+    share, warps = merge_shape(shape.group, shape.dim)
     constants = {
         "GROUP": shape.group,
+        "SHARE": share,
         "NUM_HEADS": KV_HEADS * shape.group,
-        "BLOCK_G": power_of_two(shape.group),
+        "BLOCK_G": power_of_two(share),
         "HEAD_DIM": shape.dim,
         "PADDED_DIM": padded_dim(shape.dim),
         "SINKS": True,
@@ -122,14 +137,15 @@ def _merge(shape: Shape) -> Config:
         f"merge_parts {shape.label}",
         node_attention.merge_parts_kernel,
         constants,
-        merge_warps(shape.group, shape.dim),
+        warps,
         types={name: kind for name, kind in _types(shape).items() if name in ("out_ptr", "sink_ptr")},
     )
 
 
-def _constants(shape: Shape, tile: Tile) -> dict[str, Any]:
+def _constants(shape: Shape, tile: Tile, family: Family) -> dict[str, Any]:
     return {
         "GROUP": shape.group,
+        "SHARE": shape.share(family),
         "NUM_HEADS": KV_HEADS * shape.group,
         "BLOCK_M": tile.block_m,
         "BLOCK_N": tile.block_n,
@@ -142,6 +158,11 @@ def _constants(shape: Shape, tile: Tile) -> dict[str, Any]:
 
 def _flags(names: tuple[str, ...], on: tuple[str, ...]) -> dict[str, Any]:
     return {name: name in on for name in names}
+
+
+def _registers(tile: Tile, on: tuple[str, ...]) -> int | None:
+    """Sinks are no score option: they join after the loop."""
+    return tile.launch(score_options=not {"SINKS"}.issuperset(on)).get("maxnreg")
 
 
 def _types(shape: Shape) -> dict[str, str]:

@@ -52,7 +52,7 @@ UNALIGNED = ("stride_table",)
 class Config:
     """One compilation. types: of parameters that differ from the tables above. aligned: sizes that
     are multiples of 16 in the shapes that matter; unaligned: strides that are not, besides those above.
-    wide: whether it moves bulk data."""
+    wide: whether it moves bulk data. registers: of a thread at most, where NVIDIA's compiler is told."""
 
     name: str
     kernel: Any
@@ -63,6 +63,7 @@ class Config:
     aligned: tuple[str, ...] = ()
     unaligned: tuple[str, ...] = ()
     wide: bool = False
+    registers: int | None = None
 
     def signature(self) -> dict[str, str]:
         """The type of every parameter, as Triton writes it."""

@@ -31,10 +31,10 @@ def selection_configs() -> Iterator[Config]:
     yield from _of_logits("beam_topk", readers, odd=True)
     yield from _between("beam_topk", VOCAB // beam_topk.TILE, beam_topk.BOUND_CHUNK, 16)
     warps = (beam_topk.tile_warps(ROW_TILE, most) for most in (beam_topk.SUMS_WARPS, beam_topk.COLLECT_WARPS))
-    yield from _of_logits("row_topk", _topk_readers(ROW_TILE, *warps))
+    yield from _of_logits("row_topk", _topk_readers(ROW_TILE, *warps), odd=True)
     rows = VOCAB // ROW_TILE
     yield from _between("row_topk", rows, rows, 4)
-    yield from _of_logits("draw", _draw_readers(filtered_draw.CHUNK))
+    yield from _of_logits("draw", _draw_readers(filtered_draw.CHUNK), odd=True)
     yield Config(
         "uniforms",
         philox.uniforms_kernel,
@@ -98,7 +98,13 @@ def _between(kernel: str, tiles: int, chunk: int, bound_warps: int) -> Iterator[
 def _draw_readers(chunk: int) -> list[Config]:
     chunks = power_of_two(VOCAB // chunk)
     return [
-        Config("filters", draw_kernels.filter_rows_kernel, {"CHUNK": chunk}, 8),
+        Config(
+            "filters",
+            draw_kernels.filter_rows_kernel,
+            {"CHUNK": chunk},
+            filtered_draw.FILTER_WARPS,
+            registers=filtered_draw.FILTER_REGISTERS,
+        ),
         Config("tokens", draw_kernels.draw_kernel, {"CHUNK": chunk, "CHUNKS": chunks}, 8),
         Config(
             "distribution",
@@ -124,7 +130,7 @@ def row_configs() -> Iterator[Config]:
         )
         for name, log_softmax in (("to float32", False), ("normalised", True))
     ]
-    yield from _of_logits("rows", copies)
+    yield from _of_logits("rows", copies, odd=True)
     yield Config(
         "rows masked by bits",
         float_rows.keep_bits_kernel,

@@ -46,10 +46,11 @@ def compile_for(config: Config, target: Target) -> Usage:
         {(names.index(name),): value for name, value in config.constants.items()},
         {(names.index(name),): [["tt.divisibility", 16]] for name in config.hinted()},
     )
+    options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
+    if config.registers is not None and target.backend == "cuda":
+        options["maxnreg"] = config.registers
     compiled = triton.compile(
-        source,
-        target=GPUTarget(target.backend, target.arch, target.warp_size),
-        options={"num_warps": config.num_warps, "num_stages": config.num_stages},
+        source, target=GPUTarget(target.backend, target.arch, target.warp_size), options=options
     )
     return usage(compiled, target, config.num_warps)
 

@@ -35,6 +35,14 @@ def told(error: BaseException) -> str:
         return f"{type(error).__name__}, which can't be shown"
 
 
+def said(error: BaseException) -> str:
+    """What an error of a caller's code says."""
+    try:
+        return str(error)
+    except BaseException:
+        return "what can't be shown"
+
+
 def keep(record: object, name: str, check: Callable[..., object], *bounds: Any, **more: Any) -> None:
     """Checks a field of a frozen record that is being built, and keeps what the check makes of it."""
     object.__setattr__(record, name, check(name, getattr(record, name), *bounds, **more))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from forkdecode.results import DecodeResult
@@ -76,6 +76,19 @@ class AuthenticationError(ForkdecodeError):
 
 class DeadlineError(ForkdecodeError, TimeoutError):
     """The time that the caller gave a request was up before it finished; it was cancelled."""
+
+
+E = TypeVar("E", bound=ForkdecodeError)
+
+
+def own(error: E, request_id: str | None) -> E:
+    """The same error for one of several whom it concerns: what is written into theirs is no other's."""
+    theirs = type(error).__new__(type(error))
+    theirs.args = error.args
+    theirs.__dict__.update(error.__dict__)
+    theirs.__cause__ = error.__cause__
+    theirs.request_id = request_id
+    return theirs
 
 
 def invalid(field: str, problem: str, allowed: str) -> InvalidRequestError:

@@ -26,8 +26,10 @@ class Candidate:
     """One finished candidate. index: which sample it is, or the hypothesis's rank for a beam.
 
     token_ids are the generated tokens, the EOS or stop token included; text has neither.
-    score: what it is ranked by. item: the key of the catalogue's item that it has completed, where it is
-    held to a catalogue.
+    cumulative_logprob: the sum of the model's own log-probabilities, of its logits as they are.
+    selection_logprob: the same of what was chosen from: with penalties, masks and bias, for draws after
+    temperature and filters. score: what it is ranked by. item: the key of the catalogue's item that it has
+    completed, where it is held to a catalogue.
     """
 
     index: int

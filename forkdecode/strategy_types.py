@@ -21,6 +21,9 @@ Scorer: TypeAlias = Callable[[Sequence["Candidate"]], Sequence[float]]
 
 MAX_COUNT = 65_536
 MAX_SEED = 2**64 - 1
+FRESH_SEEDS = 2**53
+"""A seed that nobody chose is below it, so that readers whose numbers are doubles (JSON's, JavaScript's) get
+all of it."""
 
 
 def _check_sampling(s: Sample | BestOf | StochasticBeam) -> None:

@@ -19,9 +19,11 @@ from forkdecode.checks import (
 )
 from forkdecode.constraint_types import ConstraintSpec, check_constraint
 from forkdecode.errors import invalid
+from forkdecode.other_names import hint
 from forkdecode.scorer_types import Contrastive, CustomScorer, HypothesisScorer, LengthNormalised
 from forkdecode.strategy_types import (
     BEAMS,
+    FRESH_SEEDS,
     MAX_COUNT,
     MAX_SEED,
     SEEDED,
@@ -41,6 +43,7 @@ from forkdecode.strategy_types import (
 __all__ = [
     "BEAMS",
     "BEAM_OPTIONS",
+    "FRESH_SEEDS",
     "LOCAL_OPTIONS",
     "MAX_BAD_WORDS",
     "MAX_COUNT",
@@ -193,8 +196,8 @@ BEAM_OPTIONS: tuple[str, ...] = ("update_every", "update_beams")
 
 
 def make_options(options: Mapping[str, Any]) -> Options:
-    """Options from keyword arguments; an unknown name is refused by name."""
+    """Options from keyword arguments; an unknown name is refused, and what is meant for it here is told."""
     unknown = sorted(set(options) - set(OPTION_NAMES))
     if unknown:
-        raise invalid(unknown[0], "is not an option", ", ".join(OPTION_NAMES))
+        raise invalid(unknown[0], "is not an option", hint(unknown[0]) or ", ".join(OPTION_NAMES))
     return Options(**options)

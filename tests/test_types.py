@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+from forkdecode import other_names
 from forkdecode.checks import shown
 from forkdecode.config import EngineConfig
 from forkdecode.errors import InvalidRequestError
-from forkdecode.types import Beam, BestOf, Options, Sample, make_options
+from forkdecode.types import OPTION_NAMES, Beam, BestOf, Options, Sample, make_options
 
 HUGE = 10**5000  # more digits than Python prints
 NOT_INTEGERS = [True, "3", 2.0, math.nan, [1], {}, b"1", np.float32(2), -1, HUGE]
@@ -130,6 +132,22 @@ def test_unknown_options_are_refused_by_name() -> None:
     with pytest.raises(InvalidRequestError, match=r"max_token: is not an option; allowed: max_tokens, ") as e:
         make_options({"max_token": 3})
     assert e.value.field == "max_token"
+
+
+def test_names_from_elsewhere_are_told_what_is_meant_here() -> None:
+    here = {
+        "temperature": r"strategy=Sample or BestOf or StochasticBeam: Sample\(temperature=...\)",
+        "width": r"strategy=Beam or DiverseBeam or StochasticBeam: Beam\(width=...\)",
+        "num_beams": r"strategy=Beam\(width=...\)",
+        "max_new_tokens": "max_tokens$",
+    }
+    for name, said in here.items():
+        with pytest.raises(InvalidRequestError, match=f"^{name}: is not an option; allowed: .*{said}") as e:
+            make_options({name: 3})
+        assert e.value.field == name
+    assert set(OPTION_NAMES).isdisjoint(other_names.NAMES), "an option is not refused"
+    first = {re.split(r"\W", told)[0] for told in other_names.NAMES.values()}
+    assert first <= {*OPTION_NAMES, "strategy", "score"}
 
 
 def test_what_numpy_has_becomes_plain() -> None:

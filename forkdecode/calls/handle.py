@@ -11,8 +11,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeAlias
 
-from forkdecode.checks import check_float
-from forkdecode.errors import ForkdecodeError
+from forkdecode.checks import check_float, told
+from forkdecode.errors import ForkdecodeError, GroupFailedError
 from forkdecode.results import DecodeResult, Event, Finished
 
 Read: TypeAlias = Callable[[Any], list[Event]]
@@ -20,11 +20,13 @@ Read: TypeAlias = Callable[[Any], list[Event]]
 
 
 class Progress:
-    """How far one request has come, as its consumer has seen it."""
+    """How far one request has come, as its consumer has seen it. read, cancel: see Handle."""
 
-    def __init__(self, read: Read) -> None:
+    def __init__(self, request_id: str, read: Read, cancel: Callable[[], None]) -> None:
         self.unread: deque[Event] = deque()
+        self._request_id = request_id
         self._read = read
+        self._cancel = cancel
         self._result: DecodeResult | None = None
         self._error: ForkdecodeError | None = None
 
@@ -34,12 +36,23 @@ class Progress:
         return self._result is not None or self._error is not None
 
     def take(self, item: Any) -> None:
-        """Makes events of an engine's item; an error ends the request."""
+        """Makes events of an engine's item; an error ends the request.
+
+        Raises what is not the request's own: KeyboardInterrupt, within a caller's scorer too. The item is
+        lost then, so the request ends all the same.
+        """
+        events, cause = [], None
         try:
             events = self._read(item)
         except ForkdecodeError as error:
-            self._error = error
-            return
+            self._error, cause = error, error.__cause__
+        except BaseException as error:
+            self._cancel()
+            problem = f"what came of it was not read: {told(error)}"
+            self._error = GroupFailedError(problem, request_id=self._request_id)
+            raise
+        if isinstance(cause, KeyboardInterrupt):
+            raise cause
         self.unread.extend(events)
         if events and isinstance(events[-1], Finished):
             self._result = events[-1].result
@@ -76,7 +89,7 @@ class Handle:
         self, request_id: str, read: Read, cancel: Callable[[], None], heard: Callable[[], None] | None = None
     ) -> None:
         self._request_id = request_id
-        self._progress = Progress(read)
+        self._progress = Progress(request_id, read, cancel)
         self._cancel = cancel
         self._heard = heard
         self._reading = threading.Lock()
@@ -176,7 +189,7 @@ class AsyncHandle:
 
     def __init__(self, request_id: str, read: Read, cancel: Callable[[], None]) -> None:
         self._request_id = request_id
-        self._progress = Progress(read)
+        self._progress = Progress(request_id, read, cancel)
         self._cancel = cancel
         self._loop = asyncio.get_running_loop()
         self._reading = asyncio.Lock()

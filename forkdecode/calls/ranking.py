@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from forkdecode.checks import shown, told
 from forkdecode.errors import GroupFailedError
 from forkdecode.results import Candidate, DecodeResult
 from forkdecode.types import BestOf, Scorer
@@ -25,9 +26,9 @@ def ranked(result: DecodeResult) -> DecodeResult:
         return result
     try:
         order = rank(result.candidates, strategy.rank_by)
-    except Exception as error:  # a caller's scorer may raise anything
+    except BaseException as error:  # a caller's scorer may raise anything, sys.exit() too
         failure = GroupFailedError(
-            f"rank_by: the scorer failed: {error}", field="rank_by", request_id=result.request_id
+            f"rank_by: the scorer failed: {told(error)}", field="rank_by", request_id=result.request_id
         )
         failure.partial = result
         raise failure from error
@@ -50,8 +51,7 @@ def rank(candidates: Sequence[Candidate], scorer: Scorer) -> tuple[Candidate, ..
     scores = [float(score) for score in scorer(candidates)]
     if len(scores) != len(candidates) or not all(map(math.isfinite, scores)):
         raise ValueError(
-            f"rank_by: the scorer must return one finite number for each of {len(candidates)} candidates, "
-            f"not {scores!r}"
+            f"it must return one finite number for each of {len(candidates)} candidates, not {shown(scores)}"
         )
     order = sorted(range(len(scores)), key=lambda i: -scores[i])
     return tuple(replace(candidates[i], score=scores[i]) for i in order)

@@ -19,6 +19,7 @@ from forkdecode.cli.tokenizer import open_tokenizer
 from forkdecode.constraints.catalogue_build import CatalogueBuilder
 from forkdecode.constraints.catalogue_file import open_catalogue, save_catalogue
 from forkdecode.errors import InvalidRequestError, invalid
+from forkdecode.model.tokenizer import encode_all
 
 _BATCH = 4096
 """Lines that are tokenized together."""
@@ -162,10 +163,9 @@ class _Tokens:
         if self._tokenizer is None:
             self._tokenizer = open_tokenizer("model", self._model)
         try:
-            encoded: list[list[int]] = self._tokenizer(texts, add_special_tokens=False)["input_ids"]
+            return encode_all(self._tokenizer, texts)
         except Exception:  # of a text that is no Unicode, tokenizers say nothing that helps
             raise _unusable(batch) from None
-        return encoded
 
 
 def _unusable(batch: Sequence[_Item]) -> InvalidRequestError:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
-from forkdecode.checks import check_bool
+from forkdecode.checks import check_bool, check_unicode, shown
 from forkdecode.cli.constraints import CONSTRAINT_FIELDS, take_constraint
 from forkdecode.cli.scorers import read_scorer
 from forkdecode.errors import InvalidRequestError, invalid
@@ -115,19 +115,35 @@ def parse_line(number: int, raw: bytes, defaults: Defaults, model: str) -> Reque
         raise invalid("line", f"is not JSON ({error})", "one JSON object a line, in UTF-8") from None
     if not isinstance(record, dict):
         raise invalid("line", "is not a JSON object", '{"prompt": ..., "strategy": ..., ...}')
-    if ("prompt" in record) == ("messages" in record):
-        raise invalid("prompt", "and messages are both there or both missing", "one of them")
-    if "messages" in record and not isinstance(record["messages"], list):
-        raise invalid("messages", "is not a list", 'a list of {"role": ..., "content": ...}')
+    for field in record:
+        check_unicode("line", field, "names of fields")
+    prompt = _prompt_of(record)
     chat = record.get("chat", defaults.chat and isinstance(record.get("prompt"), str))
     check_bool("chat", chat)
     line_id = record.get("id")
-    if isinstance(line_id, bool) or not isinstance(line_id, (str, int, type(None))):
+    if line_id is not None and not _is_id(line_id):
         raise invalid("id", f"{line_id!r} is not usable", "a text or an integer")
-    prompt = record["prompt"] if "prompt" in record else record["messages"]
     strategy, options = defaults.build(_json_fields(record))
     digest = _digest(model, prompt, strategy, options, chat)
     return Request(number, line_id, prompt, strategy, options, chat, digest)
+
+
+def _prompt_of(record: Mapping[str, Any]) -> Prompt:
+    """One prompt: a list of several is not what a line is."""
+    if ("prompt" in record) == ("messages" in record):
+        raise invalid("prompt", "and messages are both there or both missing", "one of them")
+    if "messages" in record:
+        messages = record["messages"]
+        if not isinstance(messages, list) or not messages or not all(isinstance(m, dict) for m in messages):
+            raise invalid(
+                "messages", f"{shown(messages)} is not usable", 'a list of {"role": ..., "content": ...}'
+            )
+        return messages
+    prompt = record["prompt"]
+    ids = isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt)
+    if not ids and not isinstance(prompt, str):
+        raise invalid("prompt", f"{shown(prompt)} is not usable", "a text or a list of token ids")
+    return prompt  # type: ignore[no-any-return]
 
 
 def id_of(raw: bytes) -> str | int | None:
@@ -136,7 +152,14 @@ def id_of(raw: bytes) -> str | int | None:
         line_id = json.loads(raw.decode("utf-8")).get("id")
     except (ValueError, RecursionError, AttributeError):
         return None
-    return line_id if isinstance(line_id, (str, int)) and not isinstance(line_id, bool) else None
+    return line_id if _is_id(line_id) else None
+
+
+def _is_id(value: Any) -> bool:
+    """Whether it can be written beside a result."""
+    if isinstance(value, str):
+        return not any("\ud800" <= character <= "\udfff" for character in value)
+    return type(value) is int
 
 
 def _json_fields(record: Mapping[str, Any]) -> dict[str, Any]:

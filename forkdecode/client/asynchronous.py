@@ -11,8 +11,8 @@ from forkdecode.calls.handle import AsyncHandle
 from forkdecode.calls.many import in_order_async, list_calls
 from forkdecode.calls.tree import AsyncTree
 from forkdecode.client.address import DEFAULT_ADDRESS
-from forkdecode.client.attempts import Siblings
 from forkdecode.client.settings import Settings, Tls, check_timeout
+from forkdecode.client.siblings import Siblings
 from forkdecode.client.transport import Transport
 from forkdecode.client.tree_links import AsyncRemoteLink
 from forkdecode.client.writer import Letter, Writer, detokenize_request, open_tree, read_events, resume_tree

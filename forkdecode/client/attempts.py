@@ -4,36 +4,20 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-from forkdecode.errors import ForkdecodeError, InvalidRequestError, QueueFullError, UnavailableError
+from forkdecode.errors import (
+    EngineClosedError,
+    ForkdecodeError,
+    InvalidRequestError,
+    QueueFullError,
+    UnavailableError,
+)
 
 FIRST_DELAY = 0.1
 MAX_DELAY = 5.0
 """Seconds: the waits double from the first to the longest, unless the server names another."""
-
-
-class Siblings:
-    """The requests of one list, which are sent at once: however many they are, a server that is full with
-    some of them will take the others."""
-
-    def __init__(self) -> None:
-        self._running = 0
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """While one of them is at the server, or on its way."""
-        self._running += 1
-        try:
-            yield
-        finally:
-            self._running -= 1
-
-    @property
-    def any_runs(self) -> bool:
-        """Whether one is."""
-        return self._running > 0
+MAX_ENGINES = 2
+"""Engines that may end under one request. It may be what ended them, and takes all that runs there along."""
 
 
 class Attempts:
@@ -45,6 +29,7 @@ class Attempts:
     def __init__(self, retries: int, timeout: float | None) -> None:
         self._left = retries
         self._made = 0
+        self._engines = MAX_ENGINES
         self._deadline = None if timeout is None else time.monotonic() + timeout
 
     def seconds_left(self) -> float | None:
@@ -54,6 +39,7 @@ class Attempts:
     def delay(self, error: ForkdecodeError, others_run: bool = False) -> float | None:
         """Seconds to wait before the next attempt, or None if `error` is final. others_run: of the same list;
         while they do, it is no retry to find the server full."""
+        self._engines -= isinstance(error, EngineClosedError)
         waits_its_turn = others_run and isinstance(error, QueueFullError)
         if not (self._left or waits_its_turn) or not self._is_passing(error):
             return None
@@ -67,6 +53,8 @@ class Attempts:
         return delay
 
     def _is_passing(self, error: ForkdecodeError) -> bool:
+        if not self._engines:
+            return False
         if isinstance(error, QueueFullError):
             return error.retry_after is not None
         # The server may still hold the id of an attempt whose connection was lost.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
@@ -14,13 +12,11 @@ from forkdecode.calls.handle import EventStream, Handle
 from forkdecode.calls.many import in_order
 from forkdecode.calls.tree import Tree
 from forkdecode.client.address import DEFAULT_ADDRESS
-from forkdecode.client.attempts import Siblings
-from forkdecode.client.loop_thread import LoopThread
+from forkdecode.client.sending import Link, Sending
 from forkdecode.client.settings import Settings, Tls, check_timeout
-from forkdecode.client.transport import Put, Transport
+from forkdecode.client.siblings import Siblings
 from forkdecode.client.tree_links import RemoteLink
 from forkdecode.client.writer import Letter, Writer, detokenize_request, open_tree, read_events, resume_tree
-from forkdecode.errors import ForkdecodeError
 from forkdecode.results import DecodeResult, EngineStats, ScoreResult, ServedModel
 from forkdecode.rpc.convert_events import engine_stats, score_result, served_model
 from forkdecode.rpc.convert_prompts import prompt_message
@@ -53,7 +49,7 @@ class Client:
         retries: int = 5,
     ) -> None:
         self._settings = Settings(address, token, tls, timeout, retries)
-        self._link = _Link(self._settings)
+        self._link = Link(self._settings)
         self._writer = Writer()
         self._info: ServedModel | None = None
 
@@ -285,45 +281,7 @@ class Client:
         heard: Callable[[], None] | None = None,
         siblings: Siblings | None = None,
     ) -> Handle:
-        sending = _Sending(self._link, letter, timeout, siblings)
+        sending = Sending(self._link, letter, timeout, siblings)
         handle = Handle(letter.request_id, read_events, sending.cancel, heard)
         self._link.loop.post(partial(sending.begin, handle.put))
         return handle
-
-
-class _Link:
-    """A transport in a loop of its own, both ended when nobody holds this any more."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.transport = Transport(settings)
-        self.loop = LoopThread()
-        self.close = weakref.finalize(self, self.loop.stop, self.transport.close)
-
-
-class _Sending:
-    """One request on its way. Its handle holds it, and so the link, until it ends."""
-
-    def __init__(self, link: _Link, letter: Letter, timeout: float | None, siblings: Siblings | None) -> None:
-        self._link = link
-        self._letter = letter
-        self._timeout = timeout
-        self._siblings = siblings
-        self._task: asyncio.Task[None] | None = None
-
-    def begin(self, put: Put) -> None:
-        """In the loop."""
-        try:
-            self._task = self._link.transport.start(self._letter, put, self._timeout, self._siblings)
-        except ForkdecodeError as error:
-            put(error)
-
-    def cancel(self) -> None:
-        """From any thread, after begin was posted."""
-        try:
-            self._link.loop.post(self._cancel)
-        except ForkdecodeError:  # closed: it has ended with that
-            return
-
-    def _cancel(self) -> None:
-        if self._task is not None:
-            self._task.cancel()

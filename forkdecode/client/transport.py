@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import grpc
 
 from forkdecode.client.address import unknown_host
-from forkdecode.client.attempts import Attempts, Siblings
+from forkdecode.client.attempts import Attempts
 from forkdecode.client.settings import Settings
+from forkdecode.client.siblings import Siblings
 from forkdecode.client.tree_call import Put as PutTree
 from forkdecode.client.tree_call import TreeCall
 from forkdecode.client.writer import Letter
@@ -20,6 +22,7 @@ from forkdecode.errors import (
     DeadlineError,
     EngineClosedError,
     ForkdecodeError,
+    QueueFullError,
     UnavailableError,
 )
 from forkdecode.results import Event, Finished
@@ -194,7 +197,7 @@ class Transport:
         attempts = Attempts(self._settings.retries, timeout)
         while True:
             events = Events(letter.strategy)
-            heard = False
+            heard, began = False, time.monotonic()
             call = self._stub.Decode(
                 letter.message, timeout=attempts.seconds_left(), metadata=self._settings.metadata
             )
@@ -205,7 +208,7 @@ class Transport:
                         found = events.of(message)
                         put(found)
                         if found and isinstance(found[-1], Finished):
-                            self._see_out(call)
+                            self._see_out(call, siblings)
                             return
                 failure: ForkdecodeError = UnavailableError(
                     "the server ended the stream without a result", request_id=letter.request_id
@@ -215,16 +218,16 @@ class Transport:
             except BaseException:
                 call.cancel()
                 raise
-            delay = None if heard else attempts.delay(failure, siblings.any_runs)
-            if delay is None:
+            if heard or not isinstance(failure, QueueFullError):
+                siblings.room()
+            if heard or not await siblings.again(failure, attempts, time.monotonic() - began):
                 put(failure)
                 return
-            await asyncio.sleep(delay)
 
-    def _see_out(self, call: Any) -> None:
+    def _see_out(self, call: Any, siblings: Siblings) -> None:
         """Takes the status of a call whose result is there, while nobody waits for it: to a server whose
-        caller hangs up before, the request was cancelled."""
-        task = asyncio.get_running_loop().create_task(_ended(call))
+        caller hangs up before, the request was cancelled. Only then has it made room for another."""
+        task = asyncio.get_running_loop().create_task(_ended(call, siblings))
         self._endings.add(task)
         task.add_done_callback(self._endings.discard)
 
@@ -245,11 +248,13 @@ class Transport:
         return CancelledError("the request was cancelled", request_id=request_id)
 
 
-async def _ended(call: Any) -> None:
+async def _ended(call: Any, siblings: Siblings) -> None:
     try:
-        async with asyncio.timeout(_STATUS_SECONDS):
-            await call.code()
+        with siblings.running():
+            async with asyncio.timeout(_STATUS_SECONDS):
+                await call.code()
     except TimeoutError:
         return
     finally:
         call.cancel()  # no effect on one that has ended
+        siblings.room()

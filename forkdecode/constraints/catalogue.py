@@ -12,12 +12,13 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from forkdecode.constraints.catalogue_heights import Heights, LazyHeights
 from forkdecode.errors import invalid
 
 RANK_BLOCK = 512
@@ -87,12 +88,18 @@ class Catalogue:
     ranks: NDArray[np.int64]
     keys: Keys
     info: CatalogueInfo
+    _heights: LazyHeights = field(default_factory=LazyHeights, init=False)
 
     def __len__(self) -> int:
         return self.info.items
 
     def __repr__(self) -> str:
         return f"<Catalogue of {self.info.items} items, depth {self.info.depth}, {self.info.digest[:12]}>"
+
+    def heights(self) -> Heights:
+        """[N] Tokens from each node to the end of the longest item below it. The first call reads all offsets
+        and takes a byte a node (four where items have 256 tokens and more)."""
+        return self._heights.of(self.offsets, self.info.depth)
 
     def node(self, tokens: Sequence[int]) -> int | None:
         """The node that a path from the root leads to, or None."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from forkdecode.allowed import Constraint
 from forkdecode.constraints.catalogue_rows import CatalogueConstraint
@@ -23,6 +24,18 @@ def catalogue_digest(constraint: Constraint | None) -> str | None:
     if isinstance(constraint, Continued):
         return catalogue_digest(constraint.constraint)
     return constraint.catalogue.info.digest if isinstance(constraint, CatalogueConstraint) else None
+
+
+def without_short_items(constraint: Constraint, min_tokens: int) -> Constraint:
+    """The constraint of a request that generates min_tokens tokens or more after those that it has read: of a
+    catalogue only items that are so long are left."""
+    if isinstance(constraint, Continued):
+        inner = without_short_items(constraint.constraint, min_tokens and len(constraint.tokens) + min_tokens)
+        return constraint if inner is constraint.constraint else replace(constraint, constraint=inner)
+    if not isinstance(constraint, CatalogueConstraint) or min_tokens <= constraint.catalogue.info.shortest:
+        return constraint
+    constraint.catalogue.heights()  # here, where nobody waits for a step
+    return replace(constraint, least=min_tokens)
 
 
 def check_lengths(constraint: Constraint, min_tokens: int, max_tokens: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -26,7 +27,7 @@ class Engine:
         self, scheduler: Scheduler, runner: StepRunner, observer: EngineObserver | None = None
     ) -> None:
         self.scheduler = scheduler
-        self._runner = runner
+        self._runner: StepRunner | None = runner
         self._observer = observer
         self._phase: Phase = "schedule"
 
@@ -96,18 +97,32 @@ class Engine:
 
     def _execute(self, plan: StepPlan) -> StepOutput | Exception:
         self._phase = "execute"
+        if self._runner is None:
+            raise RuntimeError("the engine is closed")
         try:
             return self._runner.execute(plan)
         except DeviceLostError:
             raise
         except Exception as error:
+            forget_locals(error)
             return error
 
     def stats(self) -> EngineStats:
         return self.scheduler.stats()
 
     def close(self) -> None:
-        """Tells the observer that no step comes any more. Idempotent."""
+        """Tells the observer that no step comes any more, and lets go of the model and the KV cache, whoever
+        still holds the engine. Idempotent."""
+        self._runner = None
         observer, self._observer = self._observer, None
         if observer is not None:
             observer.close(self.scheduler.stats())
+
+
+def forget_locals(error: BaseException) -> None:
+    """The callers of the groups that fail get the error, and may keep it. Its frames must not keep the step's
+    tensors, for want of whose memory it may have been raised."""
+    link: BaseException | None = error
+    while link is not None:
+        traceback.clear_frames(link.__traceback__)
+        link = link.__cause__ or link.__context__

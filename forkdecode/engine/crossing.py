@@ -7,19 +7,17 @@ from collections.abc import Sequence
 
 from forkdecode.calls.ranking import unranked
 from forkdecode.config import EngineConfig
-from forkdecode.errors import CapacityError, callable_stays
+from forkdecode.engine.result_size import check_result
+from forkdecode.errors import callable_stays
 from forkdecode.scheduler.keeping import check_keep
 from forkdecode.scheduler.request import DecodeRequest, check_capacity
 from forkdecode.strategies.factory import make_policy
-from forkdecode.types import Beam, Continuations, CustomScorer, DiverseBeam
+from forkdecode.types import Beam, CustomScorer, DiverseBeam
 from forkdecode.wire.messages import Hello, Submit
 from forkdecode.wire.records import CODEC
 
 _SUBMIT_CHUNK = 64
 """Requests a frame: the engine begins with the first while the others are on their way."""
-MAX_LOGPROBS = 2**24
-"""Log-probabilities, raw and processed ones counted once, that a result may come to hold: half a gigabyte on
-its way, and several times as much while it is made and read."""
 
 
 def crossing(request: DecodeRequest) -> DecodeRequest:
@@ -54,27 +52,4 @@ def check_fits(request: DecodeRequest, hello: Hello, config: EngineConfig) -> No
     policy = make_policy(request.strategy, request.options, request.stop_ids)
     check_keep(request, policy)
     check_capacity(request, policy.max_rows, hello.num_blocks, hello.block_size, overcommit=config.overcommit)
-    _check_result(request, policy.max_rows)
-
-
-def _check_result(request: DecodeRequest, rows: int) -> None:
-    """Raises CapacityError for a request whose result could be too large to be sent."""
-    strategy, top = request.strategy, request.options.logprobs
-    if top is None:
-        return
-    field, tokens = "logprobs", rows * request.options.max_tokens
-    if isinstance(strategy, Continuations):
-        field, tokens = "top_logprobs", sum(map(len, strategy.token_ids))
-    own = 2  # about what a token takes besides
-    if tokens * (top + own) <= MAX_LOGPROBS:
-        return
-    most = MAX_LOGPROBS // tokens - own
-    limit = (
-        f"at most {most} for {tokens:,} tokens" if most >= 0 else f"at most {MAX_LOGPROBS // own:,} tokens"
-    )
-    raise CapacityError(
-        f"{field}: {top} for each of up to {tokens:,} tokens make too large a result; {limit}",
-        field=field,
-        limit=limit,
-        request_id=request.request_id,
-    )
+    check_result(request, policy)

@@ -11,7 +11,7 @@ from forkdecode.engine.outgoing import Outgoing
 from forkdecode.engine.port import Job
 from forkdecode.engine.thread import EngineThread
 from forkdecode.engine.whole import Maker
-from forkdecode.errors import ForkdecodeError, GroupFailedError
+from forkdecode.errors import ForkdecodeError, GroupFailedError, own
 from forkdecode.scheduler.request import DecodeRequest, Release
 from forkdecode.wire.frames import FrameReader
 from forkdecode.wire.messages import AskStats, Cancel, Events, Refused, Stats, Submit, Tree
@@ -111,8 +111,8 @@ def _refused(request: DecodeRequest, error: Exception) -> Refused:
     if not isinstance(error, ForkdecodeError):
         _log.error("request_broken", request_id=request.request_id, exc_info=error)
         problem = f"internal error: {type(error).__name__}: {error}"
-        error = GroupFailedError(problem, request_id=request.request_id)
-    return Refused(request.request_id, error)
+        error = GroupFailedError(problem)
+    return Refused(request.request_id, own(error, request.request_id))
 
 
 def _numbers(message: Submit) -> range:

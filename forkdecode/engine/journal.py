@@ -22,6 +22,7 @@ import numpy as np
 import structlog
 
 from forkdecode.calls.ranking import unranked
+from forkdecode.checks import said, told
 from forkdecode.config import EngineConfig
 from forkdecode.engine.crossing import check_scorer
 from forkdecode.engine.journal_file import frame, make_room, open_to_append
@@ -145,7 +146,7 @@ class Journal:
 
     def executed(self, answer: StepOutput | Exception) -> None:
         if isinstance(answer, Exception):
-            self._write("error", type(answer).__name__, str(answer))
+            self._write("error", type(answer).__name__, said(answer))
         else:
             self._write("output", answer)
 
@@ -167,7 +168,7 @@ class Journal:
         return self._run.scheduler()
 
     def died(self, phase: Phase, error: BaseException) -> None:
-        self._write("died", phase, type(error).__name__, str(error))
+        self._write("died", phase, type(error).__name__, said(error))
 
     def close(self, stats: EngineStats) -> None:
         self._write("end", stats)
@@ -197,7 +198,7 @@ class Journal:
             # A journal with a gap proves nothing.
             self._ended = True
             _log.exception("journal_ended", record=kind)
-            self._put(CODEC.encode(("gap", kind, f"{type(error).__name__}: {error}")))
+            self._put(CODEC.encode(("gap", kind, told(error))))
 
     def _put(self, payload: bytes) -> None:
         record = frame(payload)

@@ -89,6 +89,6 @@ _Told: TypeAlias = tuple[GroupEvent | Refused, _Voice]
 def _crossing(request_id: str, event: GroupEvent | ForkdecodeError) -> GroupEvent | Refused:
     if isinstance(event, ForkdecodeError):
         return Refused(request_id, event)
-    if isinstance(event, GroupFailed):  # nobody there asks for what it had
+    if isinstance(event, GroupFailed):  # nobody there asks for what it had, but for whose KV is kept
         return dataclasses.replace(event, candidates=())
     return event

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import logging
 import os
@@ -100,7 +101,7 @@ def build_engine(
     if device.type in ("cpu", "cuda"):
         # From a cache this takes a second.
         with told_if_slow(_say_preparing):
-            _first_step(runner, info.name)
+            _first_step(runner, info.name, config.max_step_tokens)
             _first_selections(info, device, threads)
     balance = _CPU_FLOPS_PER_BYTE if device.type == "cpu" else _GPU_FLOPS_PER_BYTE
     run = Run(
@@ -121,10 +122,11 @@ def _say_preparing() -> None:
     _log.info("preparing kernels (a first start on a machine compiles them, which takes a minute or two)")
 
 
-def _first_step(runner: Runner, name: str) -> None:
-    """Compiles the kernels, and is the first time that the model runs as it will. Raises ModelLoadError."""
+def _first_step(runner: Runner, name: str, step_tokens: int) -> None:
+    """Compiles the kernels and captures graphs, and is the first time that the model runs as it will. Raises
+    ModelLoadError."""
     try:
-        runner.warm_up()
+        runner.warm_up(step_tokens)
     except Exception as error:  # whatever somebody's modelling code raises once its layers are repacked
         raise refuse(name, f"a first step failed: {one_line(error)}") from error
 
@@ -147,6 +149,9 @@ def _first_selections(info: ModelInfo, device: torch.device, threads: int) -> No
 def free_memory(device: torch.device) -> int:
     """Bytes free for a KV cache on `device`; on a GPU without what a step's work takes beside it."""
     if device.type == "cuda":
+        # What an engine that has ended, or the loading of the model, left to torch is not used by anybody.
+        gc.collect()
+        torch.cuda.empty_cache()
         free, _ = torch.cuda.mem_get_info(device)
         return max(0, int(free) - WORK_BYTES)
     return int(psutil.virtual_memory().available)

@@ -15,7 +15,8 @@ from typing import TypeAlias
 
 import structlog
 
-from forkdecode.engine.core import Engine
+from forkdecode.checks import told
+from forkdecode.engine.core import Engine, forget_locals
 from forkdecode.engine.port import Job
 from forkdecode.errors import EngineClosedError, ForkdecodeError, GroupFailedError, invalid
 from forkdecode.results import EngineStats
@@ -162,6 +163,7 @@ class _Loop:
                 self._flush()
         except BaseException as error:
             reason = error
+            forget_locals(error)  # before whoever logs makes notes of them
             _log.exception("engine_died")
         finally:
             self._shut(reason)
@@ -206,7 +208,7 @@ class _Loop:
         except ForkdecodeError as error:
             self._end(name, error)
         except Exception as error:
-            failure = GroupFailedError(f"internal error: {type(error).__name__}: {error}", request_id=name)
+            failure = GroupFailedError(f"internal error: {told(error)}", request_id=name)
             failure.__cause__ = error
             self._end(name, failure)
 
@@ -226,7 +228,7 @@ class _Loop:
         with self._lock:
             self._closed = True
             left, self._jobs = self._jobs, {}
-        text = "the engine was closed" if reason is None else f"the engine died: {reason!r}"
+        text = "the engine was closed" if reason is None else f"the engine died: {told(reason)}"
         for name, job in left.items():
             error = EngineClosedError(f"{text} before the request finished", request_id=name)
             error.__cause__ = reason

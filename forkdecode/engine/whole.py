@@ -10,6 +10,7 @@ from forkdecode.allowed import Constraint
 from forkdecode.constraints.catalogues import Catalogues
 from forkdecode.constraints.continued import continued
 from forkdecode.constraints.grammar_tokens import special_names
+from forkdecode.constraints.items import without_short_items
 from forkdecode.constraints.maker import ConstraintMaker
 from forkdecode.model.loader import LoadedModel
 from forkdecode.scheduler.request import DecodeRequest
@@ -58,4 +59,5 @@ class Maker:
             return None
         before = sent.prompt[: sent.constraint_start]
         constraint = self._constraints.of(spec, sent.stop_ids, before, sent.catalogue)
-        return continued(constraint, sent.prompt, sent.constraint_start)
+        begun = continued(constraint, sent.prompt, sent.constraint_start)
+        return without_short_items(begun, sent.options.min_tokens)

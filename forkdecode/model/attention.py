@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from transformers import AttentionInterface
 
+from forkdecode.model.hand_over import handed
 from forkdecode.model.kv_cache import KvCache
 from forkdecode.model.node_plans import Key, LayerCounts, key_of
 from forkdecode_kernels.attention import AttentionPlan, attention, plan_attention
@@ -18,12 +19,6 @@ from forkdecode_kernels.cpu.attention import CpuAttentionPlan
 from forkdecode_kernels.write_kv import write_kv
 
 ATTENTION_NAME = "forkdecode"
-STEP_ARGUMENT = "forkdecode_step"
-"""Keyword argument of `model(...)` that carries the StepAttention down to every layer."""
-
-
-class _AttentionModule(Protocol):
-    layer_idx: int
 
 
 class AttentionPlans(Protocol):
@@ -90,7 +85,7 @@ class StepAttention:
 
 
 def paged_attention(
-    module: _AttentionModule,
+    module: torch.nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -98,19 +93,28 @@ def paged_attention(
     scaling: float | None = None,
     softcap: float | None = None,
     s_aux: torch.Tensor | None = None,
-    **kwargs: Any,
+    **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """query [1, H, T, D], key and value [1, K, T, D] -> [1, T, H, D]: writes K/V, then attends.
+    """query [1, H, T, D], key [1, K, T, D], value [1, K, T, E] -> [1, T, H, E]: writes K/V, then attends.
 
-    The mask is None: what a token sees follows from the step's metadata and the layer's window.
+    The mask is None: what a token sees follows from the step that is handed over and the layer's window.
+    Where D and E differ (multi-head latent attention) the shorter are filled up with zeros: they add nothing.
     """
-    step: StepAttention = kwargs[STEP_ARGUMENT]
-    kv = step.cache.layer(module.layer_idx)
-    write_kv(kv, key[0], value[0], step.slots)
-    plan, window = step.plan(module.layer_idx, query.shape[1])
+    step: StepAttention = handed(module)
+    layer = int(module.layer_idx)  # type: ignore[arg-type]
     scale = query.shape[3] ** -0.5 if scaling is None else scaling
+    kv, wanted = step.cache.layer(layer), value.shape[3]
+    query, key, value = (filled(each, kv.shape[4]) for each in (query, key, value))
+    write_kv(kv, key[0], value[0], step.slots)
+    plan, window = step.plan(layer, query.shape[1])
     out = attention(query[0], kv, plan, scale=scale, window=window, softcap=softcap, sinks=s_aux)
-    return out[None], None
+    return out[None, :, :, :wanted], None
+
+
+def filled(x: torch.Tensor, size: int) -> torch.Tensor:
+    """[..., n] -> [..., size], with zeros after the n; x itself where there are none."""
+    missing = size - x.shape[-1]
+    return torch.nn.functional.pad(x, (0, missing)) if missing else x
 
 
 def install() -> None:

@@ -1,4 +1,5 @@
-"""What a step on a GPU needs around it: that the GPU is the current one, and a word when it is lost."""
+"""What a step on a GPU needs around it: that the GPU is the current one, that products are as exact as their
+dtype, and a word when it is lost."""
 
 from __future__ import annotations
 
@@ -13,17 +14,40 @@ from forkdecode.step import DeviceLostError
 @contextmanager
 def current(device: torch.device) -> Iterator[None]:
     """Within, `device` is the thread's current one: Triton launches there wherever its tensors are, and
-    events are recorded there. Where something was raised and the device does not answer any more, raises
-    DeviceLostError in its place."""
+    events are recorded there; and float32 products are exact ones. Where something was raised and the device
+    does not answer any more, raises DeviceLostError in its place."""
     if device.type != "cuda":
         yield
         return
-    with torch.cuda.device(device):
+    with torch.cuda.device(device), exact_products():
         try:
             yield
         except Exception:
             check_answers(device)
             raise
+
+
+@contextmanager
+def exact_products() -> Iterator[None]:
+    """Within, float32 products keep all bits of float32, though the process may have chosen TF32 for them,
+    which keeps ten: enough neither for equal results nor for the angles of rotary embeddings behind 2,048
+    tokens."""
+    chosen, mixed = "highest", None
+    try:
+        chosen = torch.get_float32_matmul_precision()
+    except RuntimeError:  # chosen by newer settings, which say another thing than the older one
+        mixed = torch.backends.cuda.matmul.fp32_precision
+    if chosen == "highest" and mixed is None:
+        yield
+        return
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        if mixed is None:
+            torch.set_float32_matmul_precision(chosen)
+        else:
+            torch.backends.cuda.matmul.fp32_precision = mixed
 
 
 def check_answers(device: torch.device) -> None:

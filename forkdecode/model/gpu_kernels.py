@@ -79,9 +79,13 @@ def _difference(
     kv, query = _random(layer, 2, kv_heads, num_blocks, size, dim), _random(layer, heads, num_tokens, dim)
     shape = StepShape(() if decodes_alone else segments, decodes, num_tokens)
     arrays = planners.plan(key, kv.element_size(), shape)
-    nodes, scale = node_list(arrays, layer.device), dim**-0.5
-    ours = node_attention(query, kv, nodes, scale=scale, **options).float()
-    exact = reference.node_attention(query, kv, nodes, scale=scale, **options).float()
+    scale = dim**-0.5
+    ours = node_attention(query, kv, node_list(arrays, layer.device), scale=scale, **options).float().cpu()
+    # On the CPU, where no library's products are in another precision than their numbers.
+    sinks = options["sinks"]
+    there = options | {"sinks": None if sinks is None else sinks.cpu()}
+    nodes = node_list(arrays, torch.device("cpu"))
+    exact = reference.node_attention(query.cpu(), kv.cpu(), nodes, scale=scale, **there).float()
     largest = float(exact.abs().max())
     allowed = FLOAT32 if layer.dtype == torch.float32 else largest * LAST_PLACES[layer.dtype]
     return float((ours - exact).abs().max()), allowed

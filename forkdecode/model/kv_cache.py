@@ -26,8 +26,9 @@ def bytes_per_block(info: ModelInfo, block_size: int, dtype: torch.dtype | str) 
 class KvCache:
     """Blocks of all layers. Layers of equal (K, D) share one tensor [n, 2, K, B + 1, S, D].
 
-    Block B, the last, is never handed out and stays zero: padded reads go there. Memory is taken
-    from the system when a block is first written, not when the cache is made.
+    Block B, the last, is never handed out and stays zero: padded reads go there. A CPU's memory is taken
+    from the system when a block is first written, not when the cache is made. Raises CapacityError where
+    there is not so much memory.
     """
 
     def __init__(
@@ -95,7 +96,14 @@ _CPU = torch.device("cpu")
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     count = math.prod(shape)
     if device.type != "cpu" or count == 0:
-        return torch.zeros(shape, dtype=dtype, device=device)
+        try:
+            return torch.zeros(shape, dtype=dtype, device=device)
+        except torch.OutOfMemoryError as error:
+            raise CapacityError(
+                f"kv_memory: {device} has no {count * dtype.itemsize / 2**30:.1f} GiB free for KV blocks; "
+                "allowed: less than the memory that is free",
+                field="kv_memory",
+            ) from error
     # Anonymous pages are zero and cost no memory until they are touched; torch.zeros touches all.
     size = count * dtype.itemsize
     try:

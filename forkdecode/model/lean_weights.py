@@ -35,6 +35,7 @@ class Family:
 
     qkv, gate_up: the linear layers over the same inputs, in order; norms: of a layer; all in
     transformers' names. head_norms: queries and keys have norms. one_plus: norms scale by 1 + weight.
+    softcap: attention is handed its attn_logit_softcapping; Gemma 3 keeps the attribute and applies none.
     """
 
     model: type
@@ -49,6 +50,7 @@ class Family:
     norms: tuple[str, ...] = _PLAIN_NORMS
     head_norms: bool = False
     one_plus: bool = False
+    softcap: bool = False
 
 
 def _family(module: Any, prefix: str, **rest: Any) -> Family:
@@ -69,7 +71,12 @@ _FAMILIES = (
     _family(qwen3, "Qwen3", head_norms=True),
     _family(phi3, "Phi3", qkv=("qkv_proj",), gate_up=("gate_up_proj",)),
     _family(
-        gemma2, "Gemma2", norms=_DOUBLE_NORMS, one_plus=True, embedding=gemma2.Gemma2TextScaledWordEmbedding
+        gemma2,
+        "Gemma2",
+        norms=_DOUBLE_NORMS,
+        one_plus=True,
+        softcap=True,
+        embedding=gemma2.Gemma2TextScaledWordEmbedding,
     ),
     _family(
         gemma3,
@@ -184,7 +191,7 @@ def take_layer(model: PreTrainedModel, index: int, family: Family, linear: type[
         query_norm=norm_weight(attention.q_norm, family) if family.head_norms else None,
         key_norm=norm_weight(attention.k_norm, family) if family.head_norms else None,
         scale=float(attention.scaling),
-        softcap=getattr(attention, "attn_logit_softcapping", None),
+        softcap=attention.attn_logit_softcapping if family.softcap else None,
         rope=types[index] if types and isinstance(base.rotary_emb.rope_type, dict) else None,
     )
     base.layers[index] = torch.nn.Identity()

@@ -21,7 +21,7 @@ from forkdecode_kernels.node_list import (
     node_list,
 )
 from forkdecode_kernels.triton.device import family
-from forkdecode_kernels.triton.tiles import tile_queries
+from forkdecode_kernels.triton.tiles import share_heads, tile_queries
 
 Key = tuple[int, int, int, int | None]
 """A kind of layers: query heads, kv heads, head dim, window."""
@@ -29,6 +29,8 @@ LayerCounts = Mapping[Key, int]
 """How many layers of each kind there are."""
 
 
+LEAST_ITEMS, LEAST_BLOCKS, LEAST_PARTS = 64, 4096, 1024
+"""What a list that stays in place has room for in any case: see roomy."""
 PART_BYTES = 512 * 1024 * 1024
 """Of a step's partial results, of all heads of a layer."""
 
@@ -74,6 +76,10 @@ class Planners:
         """Whether some list has more parts than there is memory for: see NodePlans."""
         return any(plan.num_parts > self._most_parts(key) for key, plan in planned.items())
 
+    def room(self, key: Key, plan: ForestPlan) -> NodeCapacity:
+        """For a list that stays in place, with room to grow."""
+        return roomy(NodeCapacity.of(plan), self._most_parts(key), causal=plan.causal)
+
     def slices(self, key: Key, element_bytes: int, step: StepShape) -> list[Slice]:
         """A step that is too large for one list of a kind of layer, in slices."""
         return sliced(step, self._most_parts(key), lambda part: self.plan(key, element_bytes, part).num_parts)
@@ -85,9 +91,11 @@ class Planners:
 
     def _planner(self, key: Key, element_bytes: int) -> ForestPlanner:
         heads, kv_heads, dim, window = key
-        group = heads // kv_heads
-        tiles = tile_queries(dim, element_bytes, group, family(self._device))
-        shape = ItemShape(self._block_size, tiles, group, kv_heads, self._processors)
+        group, kind = heads // kv_heads, family(self._device)
+        tiles = tile_queries(dim, element_bytes, group, kind)
+        # What keeps processors busy are programs: a kv head of many query heads has several.
+        programs = kv_heads * -(-group // share_heads(dim, element_bytes, group, kind))
+        shape = ItemShape(self._block_size, tiles, group, programs, self._processors)
         return ForestPlanner(shape, window=window, invariant=self._invariant, lister=compiled_lister)
 
 
@@ -140,7 +148,10 @@ class StaticLists:
 
     def fit(self, planned: Mapping[Key, ForestPlan]) -> bool:
         """Whether there is room for the lists of another step."""
-        return all(_fits(NodeCapacity.of(planned[key]), part.capacity) for key, part in self._lists.items())
+        return all(
+            planned[key].causal == part.nodes.causal and _fits(NodeCapacity.of(planned[key]), part.capacity)
+            for key, part in self._lists.items()
+        )
 
     def write(self, planned: Mapping[Key, ForestPlan]) -> None:
         """Takes lists that fit, on the host."""
@@ -163,24 +174,32 @@ def moved_by(planned: Iterable[tuple[Key, ForestPlan]], layers: LayerCounts, ele
     )
 
 
-def rounded_up(capacity: NodeCapacity) -> NodeCapacity:
-    """Room to grow: the next power of two, for what is not fixed by the number of tokens. A tile shape that
-    is not in use stays so, for a launch costs time."""
+def roomy(exact: NodeCapacity, most_parts: int, *, causal: bool) -> NodeCapacity:
+    """Room to grow, in steps so coarse that steps of one number of tokens have few sizes: for each a graph is
+    captured, which takes longer than a step. What is beyond a list costs its share of the copy to the device,
+    and a program that ends at once for each item. most_parts: as many partial results as there is memory for.
 
-    def room(n: int) -> int:
-        return 1 << (n - 1).bit_length() if n else 0
-
-    tokens = capacity.positions
+    A tile shape that a step of rows alone does not use stays so, for a launch costs time; beside a prompt
+    (`causal`) both have room.
+    """
+    tokens = exact.positions
+    items, parts = max(LEAST_ITEMS, 2 * tokens), max(LEAST_PARTS, 4 * tokens)
     return NodeCapacity(
-        small_items=room(capacity.small_items),
-        large_items=room(capacity.large_items),
-        blocks=room(max(capacity.blocks, 1)),
+        small_items=_room(exact.small_items, items) if exact.small_items or causal else 0,
+        large_items=_room(exact.large_items, items) if exact.large_items or causal else 0,
+        blocks=_room(exact.blocks, max(LEAST_BLOCKS, 64 * tokens)),
         queries=tokens,
         positions=tokens,
         merged=tokens,
-        merge_parts=room(max(capacity.merge_parts, 1)),
-        parts=room(max(capacity.parts, 1)),
+        merge_parts=_room(exact.merge_parts, parts),
+        parts=max(min(_room(exact.parts, parts), most_parts), exact.parts),
     )
+
+
+def _room(needed: int, least: int) -> int:
+    """The next power of four that neither exceeds."""
+    bits = (max(needed, least) - 1).bit_length()
+    return 1 << (bits + bits % 2)
 
 
 def _fits(needed: NodeCapacity, room: NodeCapacity) -> bool:

@@ -131,5 +131,7 @@ def _packed(module: torch.nn.Module, linear: type[Linear]) -> Linear | None:
     weight = module.weight
     if not isinstance(weight, torch.Tensor) or weight.device.type != "cpu" or not can_pack(weight.dtype):
         return None
+    if not weight.numel():  # a mixture without shared experts has one of no size
+        return None
     bias = module.bias if isinstance(module.bias, torch.Tensor) else None
     return linear(weight.t() if isinstance(module, Conv1D) else weight, bias)

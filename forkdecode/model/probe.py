@@ -2,8 +2,8 @@
 
 A config can leave out or misname what the modelling code does; the calls can't. The probe stands in
 for attention, answers zeros, and records each layer's shapes and arguments. With attention silent,
-tokens must not influence each other: where they do, the model mixes them elsewhere (recurrence,
-convolution), and a batch of unrelated rows would leak.
+tokens must not influence each other, neither in the logits nor in what attention is handed: where they do,
+the model mixes them elsewhere (recurrence, convolution), and a batch of unrelated rows would leak.
 """
 
 from __future__ import annotations
@@ -19,23 +19,31 @@ from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
 
 from forkdecode.errors import ModelLoadError
+from forkdecode.model.hand_over import HandOver, handed
 from forkdecode.model.head import replayed
 from forkdecode.model.support import one_line, refuse
 
 PROBE = "forkdecode_probe"
 # What the attention of forkdecode takes into account, and what carries nothing for it.
 _SERVED_ARGUMENTS = frozenset({"scaling", "sliding_window", "softcap", "s_aux", "is_causal"})
-_IGNORED_ARGUMENTS = frozenset({PROBE, "dropout", "position_ids", "use_cache", "cache_position", "training"})
+_IGNORED_ARGUMENTS = frozenset({
+    "dropout", "position_ids", "use_cache", "cache_position", "training", "logits_to_keep",
+})  # fmt: skip
 _NEEDED_PARAMETERS = ("position_ids", "use_cache", "logits_to_keep")
 
 
 @dataclass(slots=True)
 class _Layer:
+    query: Tensor
     key: Tensor
     value: Tensor
     window: int | None
     causal: bool
     unserved: tuple[str, ...]
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.query, self.key, self.value
 
 
 @dataclass(slots=True)
@@ -46,7 +54,8 @@ class _Recorder:
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """kv_shapes: (K kv heads, D head_dim) per layer. windows: tokens seen at most, or None."""
+    """kv_shapes: (K kv heads, D head_dim) per layer, D the larger where keys and values have unequal sizes.
+    windows: tokens seen at most, or None."""
 
     kv_shapes: tuple[tuple[int, int], ...]
     windows: tuple[int | None, ...]
@@ -56,7 +65,7 @@ class ProbeResult:
 def _probe_attention(
     module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **kwargs: Any
 ) -> tuple[Tensor, None]:
-    recorder = kwargs.get(PROBE)
+    recorder = handed(module)
     if isinstance(recorder, _Recorder):
         layer_idx = int(getattr(module, "layer_idx", -1))
         known = _SERVED_ARGUMENTS | _IGNORED_ARGUMENTS
@@ -66,6 +75,7 @@ def _probe_attention(
         causal = kwargs.get("is_causal")
         recorder.repeated |= layer_idx in recorder.layers
         recorder.layers[layer_idx] = _Layer(
+            query,
             key,
             value,
             kwargs.get("sliding_window"),
@@ -86,20 +96,21 @@ def probe(name: str, model: PreTrainedModel) -> ProbeResult:
     """
     if missing := [p for p in _NEEDED_PARAMETERS if not _takes(model, p)]:
         raise refuse(name, f"its forward takes no {', '.join(missing)}")
+    token, other = _tokens(model)
     with _trial(name, model, "a trial run of two tokens failed"):
-        recorder, same = _run(model, first_token=2)
-        _, mixed = _run(model, first_token=3)
+        recorder, same = _run(model, token, token)
+        beside, mixed = _run(model, other, token)
     _check_layers(name, model, recorder)
     if not bool(same.isfinite().all()):
         raise refuse(name, "a trial run of two tokens gave NaN or infinite logits")
-    if not torch.allclose(same, mixed, rtol=1e-2, atol=1e-3 * float(same.abs().max()) + 1e-6):
+    if not _alike(same, mixed) or _mixes(recorder, beside):
         raise refuse(name, "it mixes tokens outside attention (recurrence or convolution)")
     with _trial(name, model, "its forward can't take what its decoder has computed"):
-        again = _replay(model, first_token=2)
+        again = _replay(model, token)
     if not torch.allclose(same, again, rtol=2e-2, atol=1e-2 * float(same.abs().max()) + 1e-6):
         raise refuse(name, "its logits come of more than its decoder's last hidden state")
     layers = [recorder.layers[i] for i in range(len(recorder.layers))]
-    shapes = tuple((int(layer.key.shape[1]), int(layer.key.shape[3])) for layer in layers)
+    shapes = tuple((layer.key.shape[1], max(layer.key.shape[3], layer.value.shape[3])) for layer in layers)
     return ProbeResult(shapes, _windows(name, model, layers), int(same.shape[-1]))
 
 
@@ -125,27 +136,45 @@ def _trial(name: str, model: PreTrainedModel, failed: str) -> Iterator[None]:
         model.set_attn_implementation(before)
 
 
+def _tokens(model: PreTrainedModel) -> tuple[int, int]:
+    """Two ids that are no padding: a fresh model's embedding of its pad id is zero."""
+    pad = getattr(model.config.get_text_config(decoder=True), "pad_token_id", None)
+    first, second, *_ = (i for i in (2, 3, 4) if i != pad)
+    return first, second
+
+
 @torch.inference_mode()
-def _run(model: PreTrainedModel, first_token: int) -> tuple[_Recorder, Tensor]:
-    """One pass of [first_token, 2]: what was recorded, and the last token's logits [V], float32."""
-    recorder = _Recorder()
+def _run(model: PreTrainedModel, first: int, second: int) -> tuple[_Recorder, Tensor]:
+    """One pass of two tokens: what was recorded, and the last one's logits [V], float32."""
+    recorder = HandOver(model).content = _Recorder()
     device: torch.device = model.device
-    ids = torch.tensor([[first_token, 2]], device=device)
-    positions = torch.tensor([[0, 1]], device=device)
+    ids, positions = torch.tensor([[first, second]], device=device), torch.tensor([[0, 1]], device=device)
     keep = torch.tensor([1], device=device)
-    arguments: dict[str, Any] = {PROBE: recorder}
-    output = model(input_ids=ids, position_ids=positions, use_cache=False, logits_to_keep=keep, **arguments)
+    output = model(input_ids=ids, position_ids=positions, use_cache=False, logits_to_keep=keep)
     return recorder, output.logits[0, -1].float()
 
 
 @torch.inference_mode()
-def _replay(model: PreTrainedModel, first_token: int) -> Tensor:
+def _replay(model: PreTrainedModel, token: int) -> Tensor:
     """The same logits in two parts, as an engine computes them: the decoder, then what follows it."""
+    HandOver(model)
     device: torch.device = model.device
-    ids, positions = torch.tensor([[first_token, 2]], device=device), torch.tensor([[0, 1]], device=device)
-    arguments: dict[str, Any] = {PROBE: _Recorder()}
-    output = model.base_model(input_ids=ids, position_ids=positions, use_cache=False, **arguments)
+    ids, positions = torch.tensor([[token, token]], device=device), torch.tensor([[0, 1]], device=device)
+    output = model.base_model(input_ids=ids, position_ids=positions, use_cache=False)
     return replayed(model, output)[0, -1].float()
+
+
+def _mixes(recorder: _Recorder, beside: _Recorder) -> bool:
+    """Whether the second token's queries, keys or values depend on the first, somewhere."""
+    return not all(
+        _alike(a[:, :, 1], b[:, :, 1])
+        for i, one in recorder.layers.items()
+        for a, b in zip(one.tensors, beside.layers[i].tensors, strict=True)
+    )
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    return torch.allclose(a, b, rtol=1e-2, atol=1e-3 * float(a.abs().max()) + 1e-6)
 
 
 def _check_layers(name: str, model: PreTrainedModel, recorder: _Recorder) -> None:
@@ -153,14 +182,16 @@ def _check_layers(name: str, model: PreTrainedModel, recorder: _Recorder) -> Non
     expected = int(model.config.get_text_config(decoder=True).num_hidden_layers)
     if not layers:
         raise refuse(name, "its attention does not go through transformers' AttentionInterface")
-    if recorder.repeated or sorted(layers) != list(range(expected)):
+    if recorder.repeated:
+        raise refuse(name, "a layer of it attends more than once a token, each time to other keys and values")
+    if sorted(layers) != list(range(expected)):
         raise refuse(
             name, f"{len(layers)} of its {expected} layers have attention with a KV cache of their own"
         )
     for i, layer in sorted(layers.items()):
-        if layer.key.shape != layer.value.shape:
-            dims = f"{layer.key.shape[-1]} and {layer.value.shape[-1]}"
-            raise refuse(name, f"keys and values of layer {i} have unequal sizes ({dims})")
+        if layer.key.shape[:3] != layer.value.shape[:3]:
+            heads = f"{layer.key.shape[1]} and {layer.value.shape[1]}"
+            raise refuse(name, f"keys and values of layer {i} have unequal numbers of heads ({heads})")
         if not layer.causal:
             raise refuse(name, f"attention of layer {i} is not causal")
         if layer.unserved:

@@ -2,8 +2,9 @@
 
 torch cuts an elementwise operation of n numbers into min(threads, n / 32,768) chunks, wherever they then
 end, and computes the last few of each, which fill no vector, by another exponential
-(ATen/native/cpu/Loops.h). And a product by a weight that is no linear layer's, as routers of experts have,
-is MKL's, which splits a sum over threads at some row counts. The lean decoder has none of either.
+(ATen/native/cpu/Loops.h). And a product by a weight that is no linear layer's, as routers of experts and
+some families' experts have, is MKL's, whose bits depend on the number of rows. The lean decoder has none of
+either.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from forkdecode.model.packing import PackedLinear, can_pack
+from forkdecode.model.packing import ROW_QUANTUM, PackedLinear, can_pack
 
 VECTOR = 64
 """A multiple of the numbers of any two vector registers."""
@@ -37,18 +38,43 @@ class RowsAlone(TorchFunctionMode):
             return whole_vectors(function, PIECES[function], *args, **named)
         if function is torch.nn.functional.linear:
             return self._linear(*args, **named)
+        if function in _PRODUCTS and not named and _by_weight(*args):
+            return by_sixteens(function, *args)
         return function(*args, **named)
 
     def _linear(
         self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Packs a parameter the first time; nothing is kept of weights that are made anew each time."""
-        if not isinstance(weight, torch.nn.Parameter) or not can_pack(weight.dtype):
+        """Packs a parameter the first time. Nothing is kept of weights that are made anew each time, as one
+        expert's of all is."""
+        if not weight.numel():
             return torch.nn.functional.linear(input, weight, bias)
+        if not isinstance(weight, torch.nn.Parameter) or not can_pack(weight.dtype):
+            return by_sixteens(torch.nn.functional.linear, input, weight, bias)
         if weight not in self._packed:
             self._packed[weight] = PackedLinear(weight, bias)
         found: torch.Tensor = self._packed[weight](input)
         return found
+
+
+def by_sixteens(function: _Function, x: torch.Tensor, *rest: Any) -> torch.Tensor:
+    """A product of x [..., rows, in], always of 16 rows at once: of one shape, one order of sums. Three
+    dimensions are as many products where the second factor has three as well, and else more rows."""
+    if x.ndim != 2 and rest[0].ndim != 3:
+        found = by_sixteens(function, x.reshape(-1, x.shape[-1]), *rest)
+        return found.view(*x.shape[:-1], found.shape[-1])
+    rows = x.shape[-2]
+    padded = torch.nn.functional.pad(x, (0, 0, 0, -rows % ROW_QUANTUM)) if rows else x
+    pieces = [function(part.contiguous(), *rest) for part in torch.split(padded, ROW_QUANTUM, dim=-2)]
+    return torch.cat(pieces, dim=-2)[..., :rows, :]
+
+
+def _by_weight(x: torch.Tensor, weight: Any) -> bool:
+    """Whether x's rows are multiplied by a matrix, or as many matrices: a rotary table's angles are single
+    products, and have no sum."""
+    if not isinstance(weight, torch.Tensor) or x.ndim < 2 or x.shape[-1] == 1 or not x.numel():
+        return False
+    return weight.ndim == 2 or (weight.ndim == x.ndim == 3 and len(weight) == len(x))
 
 
 def whole_vectors(function: _Function, piece: int, *args: Any, **named: Any) -> torch.Tensor:
@@ -79,4 +105,7 @@ def _pieces() -> dict[_Function, int]:
 
 
 PIECES = _pieces()
+_PRODUCTS: frozenset[_Function] = frozenset(
+    getattr(owner, name) for owner in (torch, torch.Tensor) for name in ("matmul", "mm", "bmm")
+) | {torch.Tensor.__matmul__}
 _POWERS: frozenset[_Function] = frozenset({torch.pow, torch.Tensor.pow, torch.Tensor.__pow__})

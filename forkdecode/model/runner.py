@@ -18,7 +18,6 @@ from forkdecode.config import Compile, Weights
 from forkdecode.kv.forest_plan import ForestPlan
 from forkdecode.model.attention import (
     ATTENTION_NAME,
-    STEP_ARGUMENT,
     AttentionPlans,
     StepAttention,
     WorkPlans,
@@ -27,8 +26,10 @@ from forkdecode.model.attention import (
 from forkdecode.model.compiled import check_compile, compile_layers
 from forkdecode.model.device import check_answers, current
 from forkdecode.model.experts import install_experts
-from forkdecode.model.gpu_kernels import check_moves, kernels_fit
+from forkdecode.model.gpu_kernels import check_moves, host_reached, kernels_fit
 from forkdecode.model.graph_capture import GraphCapture
+from forkdecode.model.graphed import GraphedDecoder, sizes
+from forkdecode.model.hand_over import HandOver
 from forkdecode.model.head import LogitsHead
 from forkdecode.model.info import ModelInfo
 from forkdecode.model.int8 import Int8Linear, check_int8
@@ -37,8 +38,9 @@ from forkdecode.model.lean import LeanDecoder
 from forkdecode.model.node_plans import Key, NodePlans, Planners
 from forkdecode.model.packing import ROW_QUANTUM, Linear, PackedLinear, pack_linears, rows_stand_alone
 from forkdecode.model.rows_alone import RowsAlone
-from forkdecode.model.static_step import Forward, GraphedDecoder, StaticStep, StepSize
+from forkdecode.model.static_step import Forward, StaticStep, StepSize
 from forkdecode.model.step_shape import StepShape
+from forkdecode.model.trial_steps import TrialSteps
 from forkdecode.model.weights import TAKEN, convert
 from forkdecode.sampling.gather import cut, joined
 from forkdecode.sampling.select import select
@@ -104,6 +106,7 @@ class Runner:
         # The generic decoder's modules have vectorised loops over all rows at once.
         self._row_quantum = 1 if alone and lean else ROW_QUANTUM
         self._head = LogitsHead(model, info.vocab_size, 1 if alone else ROW_QUANTUM)
+        self._info = info
         self._windows = info.windows
         self.cache = KvCache(info, block_size, num_blocks, num_host_slots, dtype, self.device)
         self._planners: Planners | None = None
@@ -142,8 +145,9 @@ class Runner:
             results = self._select(plan, output, index, timings)
         return StepOutput(plan.step, results, timings, moved)
 
-    def warm_up(self) -> None:
-        """Has the compiled kernels ready, so that no request waits for them. The cache stays as it was.
+    def warm_up(self, step_tokens: int = 0) -> None:
+        """Has the compiled kernels ready, and the graphs of steps of up to step_tokens tokens, so that no
+        request waits for them. The cache stays as it was.
 
         The first time on a machine this compiles for some ten seconds; then it loads from a cache. Raises
         whatever a kernel raises that can't run, and RuntimeError where one that moves blocks is wrong.
@@ -153,7 +157,19 @@ class Runner:
                 forest.warm_up()
             if self.device.type == "cuda":
                 check_moves(self.cache.layer(0))
+                self.cache.host_reached = host_reached(self.cache.layer(0))
             self._warm_steps()
+            self._warm_graphs(step_tokens)
+
+    @torch.inference_mode()
+    def _warm_graphs(self, step_tokens: int) -> None:
+        if self._graphed is None or not step_tokens:
+            return
+        info = self._info
+        steps = TrialSteps(self.cache.block_size, self.cache.num_blocks, info.max_positions, info.vocab_size)
+        self._forward(steps.prompt())
+        self._graphed.warm_up(pair for size in sizes(step_tokens) for pair in steps.pairs(size))
+        self.cache.zero(steps.blocks)
 
     def _warm_steps(self) -> None:
         none, null_table = np.empty(0, np.int32), np.full((2, 1), self.cache.null_block, np.int32)
@@ -238,6 +254,7 @@ class GenericDecoder:
         model.set_attn_implementation(ATTENTION_NAME)
         install_experts(model)
         self._base = model.base_model
+        self._handed = HandOver(model)
         on_cpu = model.device.type == "cpu"
         self._loops: AbstractContextManager[object] = RowsAlone() if on_cpu else nullcontext()
 
@@ -251,10 +268,12 @@ class GenericDecoder:
         """tokens, positions [T] int64 -> the decoder's output, last_hidden_state [1, T, hidden]: of all
         tokens, whichever are wanted."""
         ids, places = tokens[None], positions[None]
-        with self._loops:
-            output: ModelOutput = self._base(
-                input_ids=ids, position_ids=places, use_cache=False, **{STEP_ARGUMENT: step}
-            )
+        self._handed.content = step
+        try:
+            with self._loops:
+                output: ModelOutput = self._base(input_ids=ids, position_ids=places, use_cache=False)
+        finally:
+            self._handed.content = None
         return output
 
 

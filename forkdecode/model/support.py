@@ -37,12 +37,13 @@ def check_config(config: Any) -> None:
     if getattr(config, "is_encoder_decoder", False):
         raise refuse(name, "it is an encoder-decoder; only decoder-only language models are served")
     text = config.get_text_config(decoder=True)
-    for layer_type in getattr(text, "layer_types", None) or ():
+    layer_types = getattr(text, "layer_types", None) or ()
+    for layer_type in layer_types:
         if layer_type not in SERVED_LAYERS:
             reason = _LAYER_REASONS.get(layer_type, f"layers of type {layer_type!r}")
             raise refuse(name, f"it has {reason}; served are full and sliding-window attention")
     for field in _RECURRENT_FIELDS:
-        if getattr(text, field, None):
+        if not layer_types and getattr(text, field, None):
             raise refuse(name, f"it has recurrent layers ({field} is set), whose state has no KV blocks")
     if getattr(text, "num_kv_shared_layers", 0):
         raise refuse(name, "layers share their KV cache (num_kv_shared_layers); each needs its own")
@@ -62,21 +63,23 @@ def check_positions(name: str, config: Any, max_positions: int, limit: int | Non
     """How many positions are served: the model's, or the caller's lower `limit`.
 
     A table that transformers chooses by the longest sequence in the batch would make one request's
-    result depend on its batch-mates. It is served only where `limit` keeps every sequence within
-    the first table, so that no other is ever taken. Raises ModelLoadError.
+    result depend on its batch-mates. It is served only where every sequence stays within the first
+    table, so that no other is ever taken: by `limit`, or because that table has all of the model's
+    positions, as that of 'dynamic' has. Raises ModelLoadError.
     """
     if limit is not None and not 1 <= limit <= max_positions:
         raise ModelLoadError(
             f"max_positions: {limit} is out of range; allowed: 1 to {max_positions}", field="max_positions"
         )
+    served = limit or max_positions
     for rope_type, original in rope_types(config):
         if "dynamic" not in rope_type and rope_type != "longrope":
             continue
         pinned = int(original or max_positions)
-        if limit is None or limit > pinned:
+        if served > pinned:
             raise refuse(
                 name,
                 f"rope type {rope_type!r}: {ONE_TABLE_ROPE}, so results would depend on batch-mates; "
                 f"max_positions={pinned} or less pins it to one table",
             )
-    return limit or max_positions
+    return served

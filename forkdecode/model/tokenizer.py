@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from forkdecode.calls.prompts import check_messages, plain_prompt
 from forkdecode.checks import check_unicode
 from forkdecode.errors import InvalidRequestError, invalid
 from forkdecode.types import Message, Prompt
+
+_LEAD = "\n"
+"""It merges with no word's beginning."""
 
 
 class Tokenizer(Protocol):
@@ -41,13 +45,40 @@ def encode_prompt(
     return tuple(ids)
 
 
-def encode_plain(tokenizer: Tokenizer | None, field: str, text: str, *, vocab_size: int) -> tuple[int, ...]:
-    """Token ids of a piece of text (a forced prefix, a bad word): no special tokens are added."""
+def encode_plain(
+    tokenizer: Tokenizer | None, field: str, text: str, *, vocab_size: int, lead: Sequence[int] = ()
+) -> tuple[int, ...]:
+    """Token ids of a piece of text (a forced prefix, a bad word): no special tokens are added. lead: of
+    `lead_of`, for a text that other text comes before. Raises InvalidRequestError."""
     check_unicode(field, text)
-    ids = _present(tokenizer, field).encode(text, add_special_tokens=False)
+    encode = partial(_present(tokenizer, field).encode, add_special_tokens=False)
+    ids = list(encode(_LEAD + text)) if lead else []
+    behind = len(lead)
+    ids = ids[behind:] if lead and ids[:behind] == list(lead) else encode(text)
     if ids and max(ids) >= vocab_size:
         raise _outside(field, ids, vocab_size)
     return tuple(ids)
+
+
+def encode_all(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
+    """The same of many texts that all go on another, in one call. Raises what the tokenizer does."""
+    lead = list(lead_of(tokenizer))
+    led = tokenizer([_LEAD + text for text in texts], add_special_tokens=False)["input_ids"] if lead else []
+    if lead and all(ids[: len(lead)] == lead for ids in led):
+        return [ids[len(lead) :] for ids in led]
+    encoded: list[list[int]] = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+    return encoded
+
+
+def lead_of(tokenizer: Tokenizer | None) -> tuple[int, ...]:
+    """Tokens behind which a text is encoded as one that goes on: SentencePiece models write a space before a
+    text's first word, which is there in no text that goes on. () where the two are alike."""
+    if tokenizer is None:
+        return ()
+    encode = partial(tokenizer.encode, add_special_tokens=False)
+    lead, both, alone = encode(_LEAD), encode(_LEAD + "a"), encode("a")
+    begins = list(both[: len(lead)]) == list(lead)
+    return tuple(lead) if begins and list(both[len(lead) :]) != list(alone) else ()
 
 
 def _present(tokenizer: Tokenizer | None, field: str) -> Tokenizer:

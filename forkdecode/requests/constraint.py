@@ -6,7 +6,7 @@ import numpy as np
 
 from forkdecode.allowed import Constraint
 from forkdecode.constraints.continued import continued, progress
-from forkdecode.constraints.items import check_lengths
+from forkdecode.constraints.items import check_lengths, without_short_items
 from forkdecode.constraints.maker import ConstraintMaker, needs_eos
 from forkdecode.errors import invalid
 from forkdecode.step import I64
@@ -28,8 +28,9 @@ def resolve_constraint(
         return None
     if start is None:  # in a tree, what one decode leaves unfinished the next goes on with
         check_lengths(constraint, options.min_tokens, options.max_tokens)
+    long_enough = without_short_items(constraint, options.min_tokens)
     if not forced:
-        return constraint
+        return long_enough
     eos = frozenset(np.concatenate(ends).tolist())
     stands, at = progress(constraint, np.array(forced, np.int64), ends=eos)
     if stands == "broken":
@@ -39,7 +40,13 @@ def resolve_constraint(
     if stands == "complete" and len(forced) < options.min_tokens:
         problem = f"completes the constraint after {len(forced)} tokens"
         raise invalid("forced_prefix", problem, f"nothing that ends before min_tokens={options.min_tokens}")
-    return constraint
+    if long_enough is constraint or stands == "complete":
+        return long_enough
+    stands, at = progress(long_enough, np.array(forced, np.int64), ends=eos)
+    if stands == "broken":
+        problem = f"no item of {options.min_tokens} tokens or more goes on with token {forced[at]} at {at}"
+        raise invalid("forced_prefix", problem, f"the beginning of one, with min_tokens={options.min_tokens}")
+    return long_enough
 
 
 def ends_by_eos(options: Options) -> bool:

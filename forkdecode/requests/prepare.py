@@ -15,9 +15,11 @@ from forkdecode.model.info import ModelInfo
 from forkdecode.requests.assembly import Assembler
 from forkdecode.requests.resolve import Resolver
 from forkdecode.requests.score import PreparedScore, ScoreAssembler
+from forkdecode.requests.terms import Terms
 from forkdecode.scheduler.request import DecodeRequest
 from forkdecode.step import I64
 from forkdecode.text.token_bytes import TokenBytes
+from forkdecode.types import Continuations, Options, Strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +53,69 @@ class RequestMaker:
         constraint_start: int | None = None,
     ) -> Prepared:
         """Checks one request; constraint_start: see DecodeRequest. Raises InvalidRequestError."""
+        request = self.unconstrained(
+            prompt,
+            strategy,
+            options,
+            given,
+            chat=chat,
+            request_id=request_id,
+            stream=stream,
+            constraint_start=constraint_start,
+        )
+        return self.constrained(request)
+
+    def unconstrained(
+        self,
+        prompt: Any,
+        strategy: Any,
+        options: Any,
+        given: Mapping[str, Any],
+        *,
+        chat: bool,
+        request_id: Any,
+        stream: bool = False,
+        constraint_start: int | None = None,
+    ) -> DecodeRequest:
+        """The first part of prepare(): what takes long of it is to tokenize. Raises InvalidRequestError."""
         read = self._arguments.read(
             prompt, strategy, options, given, chat=chat, request_id=request_id, stream=stream
         )
-        request = self._resolver.resolve(
+        name = read.request_id
+        return self._resolver.unconstrained(
             read.prompt,
-            read.strategy,
-            read.options,
-            request_id=read.request_id,
+            self._resolver.terms(read.strategy, read.options, request_id=name),
+            request_id=name,
             chat=read.chat,
             stream=read.stream,
             constraint_start=constraint_start,
         )
+
+    def constrained(self, request: DecodeRequest) -> Prepared:
+        """The rest of it: waits for what its constraint needs. Raises InvalidRequestError."""
+        request = self._resolver.constrained(request)
         return Prepared(request, Assembler(request, self._resolver.token_bytes()))
+
+    def terms(self, strategy: Strategy, options: Options, request_id: str) -> Terms:
+        """What does not hang on a prompt. Raises InvalidRequestError."""
+        return self._resolver.terms(strategy, options, request_id=request_id)
+
+    def score_terms(
+        self, continuations: Sequence[str | tuple[int, ...]], options: Options, request_id: str
+    ) -> Terms:
+        """The same of a score request. Raises InvalidRequestError."""
+        return self._resolver.score_terms(continuations, options, request_id=request_id)
+
+    def of_path(
+        self, path: I64, terms: Terms, request_id: str, constraint_start: int | None = None
+    ) -> DecodeRequest:
+        """A request of given terms after a path of the model's tokens, streamed unless it scores. Raises
+        InvalidRequestError."""
+        stream = not isinstance(terms.strategy, Continuations)
+        request = self._resolver.of_ids(
+            path, terms, request_id=request_id, stream=stream, constraint_start=constraint_start
+        )
+        return self._resolver.constrained(request)
 
     @property
     def info(self) -> ModelInfo:
@@ -83,10 +135,10 @@ class RequestMaker:
         """Ends the threads that work for constraints; what is running with one fails. Idempotent."""
         self._resolver.close()
 
-    def encode(self, field: str, text: str) -> tuple[int, ...]:
-        """The token ids of a piece of text by itself, none of them special: there may be none. Raises
-        InvalidRequestError for `field`."""
-        return self._resolver.encode(field, text)
+    def encode(self, field: str, text: str, *, begins: bool = False) -> tuple[int, ...]:
+        """The token ids of a piece of text by itself, none of them special: there may be none. begins: no
+        text comes before it. Raises InvalidRequestError for `field`."""
+        return self._resolver.encode(field, text, begins=begins)
 
     def tokenize(self, prompt: Any, *, chat: bool = False) -> tuple[int, ...]:
         """The token ids of a prompt, as a request's would be. Raises InvalidRequestError."""
@@ -117,7 +169,10 @@ class RequestMaker:
             cache_salt=cache_salt,
             request_id=self._arguments.name(request_id),
         )
-        request = self._resolver.resolve_score(asked)
+        return self.scored(self._resolver.resolve_score(asked))
+
+    def scored(self, request: DecodeRequest) -> PreparedScore:
+        """A score request with what makes its result."""
         return PreparedScore(request, ScoreAssembler(request, self._resolver.token_bytes()))
 
     def prepare_all(
@@ -135,7 +190,16 @@ class RequestMaker:
         Raises InvalidRequestError, which says of which prompt of a list it speaks.
         """
 
-        def make(one: Any, its_strategy: Any, its_options: Any, name: Any) -> Prepared:
-            return self.prepare(one, its_strategy, its_options, given, chat=chat, request_id=name)
+        known: dict[tuple[int, int], Terms] = {}
+        """By the objects that the caller gave for one prompt or for many."""
+
+        def make(one: Any, its_strategy: Any, its_options: Any, request_id: Any) -> Prepared:
+            key = id(its_strategy), id(its_options)
+            name = self._arguments.name(request_id)
+            if key not in known:
+                read = self._arguments.read(one, its_strategy, its_options, given, chat=chat, request_id=name)
+                known[key] = self._resolver.terms(read.strategy, read.options, request_id=name)
+            request = self._resolver.unconstrained(one, known[key], request_id=name, chat=chat)
+            return self.constrained(request)
 
         return for_each(prompt, strategy, options, request_id, make)

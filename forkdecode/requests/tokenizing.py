@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from forkdecode.calls.prompts import plain_prompt
-from forkdecode.model.tokenizer import encode_plain, encode_prompt
+from forkdecode.model.tokenizer import encode_plain, encode_prompt, lead_of
 from forkdecode.types import Message, Prompt
 
 LONG_TEXT = 2**16
@@ -24,6 +24,7 @@ class Tokenizing:
     def __init__(self, tokenizer: Any | None, vocab_size: int) -> None:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
+        self._lead = lead_of(tokenizer)
         self._using = threading.Lock()
         self._copy: Any | None = None
         self._using_copy = threading.Lock()
@@ -37,10 +38,16 @@ class Tokenizing:
         with self._held_for(_characters(plain)) as tokenizer:
             return encode_prompt(tokenizer, plain, vocab_size=self._vocab_size)
 
-    def plain(self, field: str, text: str) -> tuple[int, ...]:
-        """See encode_plain."""
+    def plain(self, field: str, text: str, *, begins: bool = False) -> tuple[int, ...]:
+        """See encode_plain. begins: no text comes before it."""
+        lead = () if begins else self._lead
         with self._held_for(len(text)) as tokenizer:
-            return encode_plain(tokenizer, field, text, vocab_size=self._vocab_size)
+            return encode_plain(tokenizer, field, text, vocab_size=self._vocab_size, lead=lead)
+
+    @property
+    def begins_apart(self) -> bool:
+        """Whether a text's beginning has other tokens than the same text behind another."""
+        return bool(self._lead)
 
     @contextmanager
     def _held_for(self, characters: int) -> Iterator[Any | None]:

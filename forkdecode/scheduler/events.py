@@ -91,12 +91,14 @@ class GroupFinished:
 
 @dataclass(frozen=True, slots=True)
 class GroupFailed:
-    """The group ended with `error`; `candidates` holds what had finished before."""
+    """The group ended with `error`; `candidates` holds what had finished before. kept: those whose KV nodes
+    have from now on (see DecodeRequest.keep), by index; behind an engine process all that is told of them."""
 
     request_id: str
     error: ForkdecodeError
     candidates: tuple[CandidateRecord, ...]
     usage: Usage
+    kept: tuple[int, ...] = ()
 
 
 GroupEvent: TypeAlias = (

@@ -66,11 +66,13 @@ def let_go(group: SequenceGroup, decision: Decision, held: HeldRows) -> Decision
     return decision if all(wanted) else decision.only(np.flatnonzero(wanted))
 
 
-def take_back(group: SequenceGroup, returned: set[int], held: HeldRows) -> None:
-    """Candidates that are not returned leave nothing."""
+def take_back(group: SequenceGroup, returned: set[int], held: HeldRows) -> tuple[int, ...]:
+    """Candidates that are not returned leave nothing. Returns those that do."""
     for candidate in sorted(group.kept - returned):
         held.drop(_node(group, candidate))
+    kept = tuple(sorted(group.kept & returned))
     group.kept.clear()
+    return kept
 
 
 def _node(group: SequenceGroup, candidate: int) -> NodeRef:

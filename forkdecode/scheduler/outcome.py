@@ -14,6 +14,10 @@ from forkdecode.step import F32, I64, TopLogprobs
 from forkdecode.strategies.history import TokenPath
 from forkdecode.strategies.hypotheses import CANCELLED, REASONS, HypothesisBatch
 
+MAX_PARTIAL_LOGPROBS = 2**24
+"""Log-probabilities of what a group that ends early has; beyond that it is told of without them. To make them
+takes seconds, which all other groups would wait for, and gigabytes."""
+
 
 def top_pairs(ids: I64, values: F32) -> TopPairs:
     """[k] ids and log-probabilities as pairs; what is masked (-inf) is left out."""
@@ -48,12 +52,15 @@ def _pairs(ids: I64, values: F32) -> list[TopPairs]:
     return found
 
 
-def records(group: SequenceGroup, batch: HypothesisBatch, first_rank: int = 0) -> tuple[CandidateRecord, ...]:
-    """The candidates of `batch`, in its order; hypotheses of a beam are numbered from first_rank."""
+def records(
+    group: SequenceGroup, batch: HypothesisBatch, first_rank: int = 0, *, bare: bool = False
+) -> tuple[CandidateRecord, ...]:
+    """The candidates of `batch`, in its order; hypotheses of a beam are numbered from first_rank. bare:
+    without log-probabilities, though asked for."""
     named = group.policy.streams_candidates
     tokens: Sequence[I64]
     logprobs: Sequence[tuple[TokenLogprob, ...] | None] = [None] * len(batch)
-    if group.request.options.logprobs is None:
+    if bare or group.request.options.logprobs is None:
         tokens = group.history.endings(batch)
     else:
         paths = group.history.paths(batch)
@@ -81,10 +88,12 @@ def partial_records(group: SequenceGroup) -> tuple[CandidateRecord, ...]:
     """What a group that ends early has: its finished candidates, of a beam those that it could still
     return, then its live rows, best first, as cancelled."""
     policy = group.policy
-    finished = records(group, policy.hypotheses.best() if policy.streams_candidates else policy.results())
-    if not group.rows.generated or not group.num_rows:
-        return finished
-    return finished + records(group, _cut_off(group), len(finished))
+    ended = policy.hypotheses.best() if policy.streams_candidates else policy.results()
+    live = group.num_rows if group.rows.generated else 0
+    tokens, top = int(ended.generated.sum()) + live * group.rows.generated, group.request.options.logprobs
+    bare = top is not None and tokens * (top + 2) > MAX_PARTIAL_LOGPROBS
+    finished = records(group, ended, bare=bare)
+    return finished + records(group, _cut_off(group), len(finished), bare=bare) if live else finished
 
 
 def _cut_off(group: SequenceGroup) -> HypothesisBatch:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from forkdecode.checks import told
 from forkdecode.config import EngineConfig
 from forkdecode.errors import CancelledError as Cancelled
 from forkdecode.errors import CapacityError, ForkdecodeError, GroupFailedError, QueueFullError, invalid
@@ -29,6 +30,7 @@ from forkdecode.scheduler.outcome import partial_records, records
 from forkdecode.scheduler.plan import Moves, PlanBuilder
 from forkdecode.scheduler.preemption import PreemptionCost, Preemptor
 from forkdecode.scheduler.request import DecodeRequest, TreeOp, check_capacity
+from forkdecode.scheduler.snapshot import snapshot
 from forkdecode.scheduler.stats import Counters
 from forkdecode.step import StepOutput, StepPlan
 from forkdecode.strategies.factory import make_policy
@@ -175,7 +177,7 @@ class Scheduler:
         events = self.drain_failures()
         touched = [g for g in builder.touched if g.request.request_id in self._groups]
         events += [started(g) for g in touched if g.request.stream and not g.announced]
-        self._count_blocks(touched)
+        self._counters.count_blocks(touched, self.pool.block_size)
         moving = Moving()
         together = all_going_on(builder.groups, output.results)
         for group, result, going in zip(builder.groups, output.results, together, strict=True):
@@ -231,25 +233,6 @@ class Scheduler:
         self._counters.step_done(builder.rows)
         return builder
 
-    def _count_blocks(self, groups: Sequence[SequenceGroup]) -> None:
-        """Adds the blocks of those that compute in this step, as they stand while it runs."""
-        unique = unshared = wasted = 0
-        size = self.pool.block_size
-        for group in groups:
-            table = group.table
-            if table is None:
-                continue
-            own, last = table.counts()
-            all_ = table.num_unshared
-            group.costs.count_blocks(all_, own)
-            unique += own
-            unshared += all_
-            wasted += last * (-table.length % size)
-        counters = self._counters
-        counters.unique_block_steps += unique
-        counters.unshared_block_steps += unshared
-        counters.wasted_slot_steps += wasted
-
     def _finish(self, group: SequenceGroup) -> GroupEvent:
         found = records(group, group.policy.results())
         take_back(group, {candidate.index for candidate in found}, self.held)
@@ -265,7 +248,7 @@ class Scheduler:
         if isinstance(error, (CapacityError, Cancelled)):
             found = partial_records(group)
             hold_live(group, self.held)
-        take_back(group, {candidate.index for candidate in found}, self.held)
+        kept = take_back(group, {candidate.index for candidate in found}, self.held)
         table = group.table
         held = np.empty(0, np.int32) if table is None else np.unique(table.references())
         self._release(group)
@@ -274,7 +257,7 @@ class Scheduler:
         self._counters.failed_groups += 1
         self._counters.generated_tokens += group.costs.generated_tokens
         usage = group.costs.usage(group.request.prompt_len, group.rows.generated, self._clock())
-        return GroupFailed(group.request_id, error, found, usage)
+        return GroupFailed(group.request_id, error, found, usage, kept)
 
     def _internal(self, group: SequenceGroup, error: Exception) -> GroupEvent:
         return self._fail(group, _caused("internal error", error, group.request_id))
@@ -297,43 +280,8 @@ class Scheduler:
 
     def stats(self) -> EngineStats:
         """A snapshot; call it between steps."""
-        count, c = self.pool.ref_count, self._counters
-        cached = self.pool.num_evictable
-        return EngineStats(
-            steps=c.steps,
-            running_groups=len(self._batcher.running),
-            waiting_groups=len(self._batcher.waiting),
-            running_rows=sum(g.num_rows for g in self._batcher.running),
-            total_blocks=self.pool.num_blocks,
-            free_blocks=self.pool.num_free,
-            used_blocks=self.pool.num_blocks - self.pool.num_available,
-            shared_blocks=int(np.count_nonzero(count > 1)),
-            cached_blocks=cached,
-            unique_block_steps=c.unique_block_steps,
-            unshared_block_steps=c.unshared_block_steps,
-            wasted_slot_steps=c.wasted_slot_steps,
-            block_size=self.pool.block_size,
-            copies=c.copies,
-            preemptions=c.preemptions,
-            swapped_blocks=c.swapped_blocks,
-            recomputed_tokens=c.recomputed_tokens,
-            prefill_tokens=c.prefill_tokens,
-            cached_prompt_tokens=c.cached_prompt_tokens,
-            generated_tokens=c.generated_tokens
-            + sum(g.costs.generated_tokens for g in self._groups.values()),
-            finished_groups=c.finished_groups,
-            failed_groups=c.failed_groups,
-            decoded_rows=c.decoded_rows,
-            steps_by_rows=tuple(c.steps_by_rows),
-            held_nodes=len(self.held),
-            held_blocks=self.held.num_blocks,
-            swapped_nodes=c.swapped_nodes,
-            dropped_nodes=c.dropped_nodes,
-            rebuilt_tokens=c.rebuilt_tokens,
-            naive_kv_bytes=float(c.moved.naive),
-            paged_kv_bytes=float(c.moved.paged),
-            forest_kv_bytes=float(c.moved.forest),
-        )
+        running, waiting = self._batcher.running, len(self._batcher.waiting)
+        return snapshot(self._counters, self.pool, self.held, running, waiting, self._groups.values())
 
     def check(self) -> None:
         """Verifies every block count against its holders. Raises BlockAccountingError."""
@@ -348,6 +296,6 @@ def _policy(request: DecodeRequest) -> Policy:
 
 def _caused(what: str, cause: Exception, request_id: str) -> GroupFailedError:
     """An error of one group: callers get no error object that another group's caller has too."""
-    error = GroupFailedError(f"{what}: {type(cause).__name__}: {cause}", request_id=request_id)
+    error = GroupFailedError(f"{what}: {told(cause)}", request_id=request_id)
     error.__cause__ = cause
     return error

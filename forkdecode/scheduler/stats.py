@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import bisect
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from forkdecode.kv.bytes_moved import NO_BYTES, BytesMoved
 from forkdecode.results import BATCH_ROW_BOUNDS
+from forkdecode.scheduler.group import SequenceGroup
 
 
 @dataclass(slots=True)
@@ -38,3 +40,16 @@ class Counters:
         self.steps += 1
         self.decoded_rows += rows
         self.steps_by_rows[bisect.bisect_left(BATCH_ROW_BOUNDS, rows)] += 1
+
+    def count_blocks(self, groups: Iterable[SequenceGroup], block_size: int) -> None:
+        """Adds the blocks of those that compute in this step, as they stand while it runs."""
+        for group in groups:
+            table = group.table
+            if table is None:
+                continue
+            unique, last = table.counts()
+            unshared = table.num_unshared
+            group.costs.count_blocks(unshared, unique)
+            self.unique_block_steps += unique
+            self.unshared_block_steps += unshared
+            self.wasted_slot_steps += last * (-table.length % block_size)

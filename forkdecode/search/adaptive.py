@@ -9,7 +9,7 @@ from fractions import Fraction
 from forkdecode.checks import check_float, check_int
 from forkdecode.search.branch import Branch
 from forkdecode.search.pool import Answer, Pool, Vote, check_answer
-from forkdecode.search.work import Expand, Expanded, How, Work
+from forkdecode.search.work import Expand, Expanded, How, Work, children_of
 from forkdecode.types import MAX_COUNT
 
 
@@ -68,9 +68,8 @@ class AdaptiveConsistency:
 
     def tell(self, results: Sequence[Expanded]) -> None:
         """Policy.tell."""
-        for result in results:
-            self._drawn += result.expand.n
-            self._pool.add(result.children)
+        self._drawn += sum(result.expand.n for result in results)
+        self._pool.add(children_of(results))
 
     def ranked(self) -> Sequence[Branch]:
         """Policy.ranked: those of the most frequent answer first."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from forkdecode.checks import check_int
 from forkdecode.search.branch import Branch
 from forkdecode.search.pool import Answer, Pool, Vote, check_answer
-from forkdecode.search.work import Expand, Expanded, How, Work
+from forkdecode.search.work import Expand, Expanded, How, Work, children_of
 from forkdecode.types import MAX_COUNT
 
 
@@ -39,8 +39,7 @@ class BestOfN:
     def tell(self, results: Sequence[Expanded]) -> None:
         """Policy.tell."""
         self._root = None
-        for result in results:
-            self._pool.add(result.children)
+        self._pool.add(children_of(results))
 
     def ranked(self) -> Sequence[Branch]:
         """Policy.ranked."""
@@ -76,8 +75,7 @@ class SelfConsistency:
     def tell(self, results: Sequence[Expanded]) -> None:
         """Policy.tell."""
         self._root = None
-        for result in results:
-            self._pool.add(result.children)
+        self._pool.add(children_of(results))
 
     def ranked(self) -> Sequence[Branch]:
         """Policy.ranked: those of the most frequent answer first."""

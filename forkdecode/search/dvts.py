@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from forkdecode.checks import check_int
 from forkdecode.search.branch import Branch
 from forkdecode.search.pool import Aggregate, Answer, Pool, Vote, best_first
-from forkdecode.search.work import Expand, Expanded, Work
+from forkdecode.search.work import Expand, Expanded, Work, children_of
 from forkdecode.types import MAX_COUNT
 
 
@@ -51,8 +51,8 @@ class Dvts:
         self._steps += 1
         expand: list[Expand] = []
         prune: list[int] = []
+        self._pool.add(children_of(results))
         for result in results:
-            self._pool.add(result.children)
             best, *rest = best_first(result.children, self._pool.aggregate) or (None,)
             prune.extend(child.id for child in rest if child is not None and not child.is_finished)
             if best is not None and best.state == "open" and self._steps < self._max_steps:

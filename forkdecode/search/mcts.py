@@ -11,7 +11,7 @@ from forkdecode.checks import check_bool, check_float, check_int, shown
 from forkdecode.errors import invalid
 from forkdecode.search.branch import Branch
 from forkdecode.search.pool import Answer, Pool, Vote, value
-from forkdecode.search.work import Expand, Expanded, How, Work
+from forkdecode.search.work import Expand, Expanded, How, Work, children_of
 from forkdecode.types import MAX_COUNT
 
 Select: TypeAlias = Callable[[float, int, int, float], float]
@@ -122,17 +122,16 @@ class Mcts:
 
     def tell(self, results: Sequence[Expanded]) -> None:
         """Policy.tell."""
+        self._pool.add(children_of(results))
         if self._rolling:
             self._rolling, self._rollouts = False, []
             for result in results:
-                self._pool.add(result.children)
                 for end in result.children:
                     self._back_up(self._places[result.expand.node], self._worth(end))
             return
         for place in self._places.values():
             place.awaited, place.busy = 0, False
         for result in results:
-            self._pool.add(result.children)
             self._grow(self._places[result.expand.node], result.children)
 
     def ranked(self) -> Sequence[Branch]:

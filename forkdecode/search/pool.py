@@ -89,17 +89,27 @@ class Pool:
         return len(self._finished)
 
     def add(self, branches: Iterable[Branch]) -> None:
-        """Takes those that are finished."""
+        """Takes those that are finished. An answer that fails leaves its branch out, and no other: what it
+        raised is raised when all others are in."""
+        failure: Exception | None = None
         for branch in branches:
             if not branch.is_finished:
                 continue
-            if self._answer is not None:
-                answer = self._answer(branch.completion)  # what it raises leaves the branch out
-                if answer is not None:
-                    weight = self._weight(branch)
-                    self._votes.setdefault(answer, []).append(weight)
-                self._answers[branch.id] = answer
-            self._finished.append(branch)
+            try:
+                self._take(branch)
+            except Exception as error:
+                failure = error if failure is None else failure
+        if failure is not None:
+            raise failure
+
+    def _take(self, branch: Branch) -> None:
+        if self._answer is not None:
+            answer = self._answer(branch.completion)
+            if answer is not None:
+                weight = self._weight(branch)
+                self._votes.setdefault(answer, []).append(weight)
+            self._answers[branch.id] = answer
+        self._finished.append(branch)
 
     def _weight(self, branch: Branch) -> float:
         if not self._weighted:

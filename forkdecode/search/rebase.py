@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from forkdecode.checks import check_float, check_int
 from forkdecode.search.branch import Branch
 from forkdecode.search.pool import Aggregate, Answer, Pool, Vote, best_first, value
-from forkdecode.search.work import Expand, Expanded, Work
+from forkdecode.search.work import Expand, Expanded, Work, children_of
 from forkdecode.types import MAX_COUNT
 
 
@@ -69,7 +69,7 @@ class Rebase:
     def tell(self, results: Sequence[Expanded]) -> None:
         """Policy.tell."""
         self._steps += 1
-        children = [child for result in results for child in result.children]
+        children = children_of(results)
         self._pool.add(children)
         going = best_first((c for c in children if c.state == "open"), self._pool.aggregate)
         width = self._width - len(self._pool)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from forkdecode.checks import check_int
 from forkdecode.search.branch import Branch
 from forkdecode.search.pool import Aggregate, Answer, Pool, Vote, best_first
-from forkdecode.search.work import Expand, Expanded, Work
+from forkdecode.search.work import Expand, Expanded, Work, children_of
 from forkdecode.types import MAX_COUNT
 
 
@@ -51,7 +51,7 @@ class StepBeam:
 
     def tell(self, results: Sequence[Expanded]) -> None:
         """Policy.tell."""
-        children = [child for result in results for child in result.children]
+        children = children_of(results)
         self._pool.add(children)
         ranked = best_first(children, self._pool.aggregate)
         kept, rest = ranked[: self._width], ranked[self._width :]

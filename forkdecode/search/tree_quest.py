@@ -13,7 +13,7 @@ from forkdecode.checks import check_int, shown
 from forkdecode.errors import invalid
 from forkdecode.search.branch import Branch
 from forkdecode.search.pool import Answer, Pool, Vote
-from forkdecode.search.work import Expand, Expanded, How, Work
+from forkdecode.search.work import Expand, Expanded, How, Work, children_of
 from forkdecode.types import MAX_COUNT
 
 
@@ -86,8 +86,8 @@ class TreeQuest:
     def tell(self, results: Sequence[Expanded]) -> None:
         """Policy.tell."""
         asked, self._asked = self._asked, []
+        self._pool.add(children_of(results))
         for trial, result in zip(asked, results, strict=True):
-            self._pool.add(result.children)
             for child in result.children:
                 self._answer(trial, child)
 

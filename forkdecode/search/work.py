@@ -82,3 +82,8 @@ class Policy(Protocol):
 
     def ranked(self) -> Sequence[Branch]:
         """The finished branches found so far, best first. At any time."""
+
+
+def children_of(results: Sequence[Expanded]) -> list[Branch]:
+    """Those of all expansions, in order."""
+    return [child for result in results for child in result.children]

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import grpc.aio
 
-from forkdecode.errors import CancelledError, DeadlineError, ForkdecodeError, invalid
+from forkdecode.errors import CancelledError, DeadlineError, ForkdecodeError, invalid, own
 from forkdecode.rpc.status import status_of
 from forkdecode.server.auth import Caller, TokenBook
 from forkdecode.server.record import CallRecord, Recorder
@@ -109,7 +109,8 @@ class Guard:
 
     async def _end(self, context: Context, record: CallRecord, error: Exception) -> NoReturn:
         if isinstance(error, ForkdecodeError):
-            error.request_id = error.request_id or record.request_id or None
+            if error.request_id is None and record.request_id:
+                error = own(error, record.request_id)
             record.problem = str(error)
         else:
             record.problem = type(error).__name__

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from forkdecode.errors import CapacityError, ForkdecodeError, QueueFullError, UnavailableError
+from forkdecode.errors import CapacityError, ForkdecodeError, QueueFullError, UnavailableError, own
 from forkdecode.scheduler.request import DecodeRequest, most_blocks
 from forkdecode.server.auth import Caller
 from forkdecode.server.stream import Outbox
@@ -124,7 +124,7 @@ class Running:
     def stream(self, outbox: Outbox) -> Iterator[None]:
         """While its reader is served, end_all() reaches it; raises what that said if it was before."""
         if self._ended is not None:
-            raise self._ended
+            raise own(self._ended, outbox.request.request_id)
         self._outboxes.add(outbox)
         try:
             yield
@@ -143,7 +143,7 @@ class Running:
         """Ends every stream, and those that would yet begin; how many there were."""
         self._ended = error
         for outbox in self._outboxes:
-            outbox.fail(error)
+            outbox.fail(own(error, outbox.request.request_id))
         return len(self._outboxes)
 
     def _enter(self, caller: Caller) -> None:

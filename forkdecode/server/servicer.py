@@ -17,7 +17,7 @@ from forkdecode.requests.score import PreparedScore
 from forkdecode.results import Event, ServedModel
 from forkdecode.rpc.convert_events import event_message, model_response, score_response, stats_response
 from forkdecode.rpc.convert_prompts import prompt_of
-from forkdecode.rpc.convert_requests import MAX_REQUEST_ID, DecodeCall, decode_call, score_call
+from forkdecode.rpc.convert_requests import MAX_REQUEST_ID, decode_call, score_call
 from forkdecode.rpc.parse import parse
 from forkdecode.rpc.v1 import decode_pb2 as pb
 from forkdecode.scheduler.events import GroupEvent
@@ -93,8 +93,8 @@ class Servicer:
         async def work(data: bytes, caller: Caller) -> None:
             reader = self._workers.of(len(data))
             read = await _run(reader, self._read_decode, data, record)
-            if isinstance(read, DecodeCall):
-                read = await _run(self._compilers, self._prepare, read, record)
+            if isinstance(read, DecodeRequest):
+                read = await _run(self._compilers, self._constrained, read, record)
             prepared, charge = read
             outbox = self._outbox(prepared.request, prepared.assembler.events)
             async with self._sent(outbox, charge, caller, record, len(data)):
@@ -172,15 +172,12 @@ class Servicer:
 
         return await self._guard.serve(messages, context, record, work)
 
-    def _read_decode(self, data: bytes, record: CallRecord) -> tuple[Prepared, Charge] | DecodeCall:
-        """The call alone where a constraint is to be made, which may take long."""
-        request = _read(pb.DecodeRequest, data, record)
-        self._note(record, request)
-        call = decode_call(request)
-        return self._prepare(call, record) if call.options.constraint is None else call
-
-    def _prepare(self, call: DecodeCall, record: CallRecord) -> tuple[Prepared, Charge]:
-        prepared = self._requests.prepare(
+    def _read_decode(self, data: bytes, record: CallRecord) -> tuple[Prepared, Charge] | DecodeRequest:
+        """The request without its constraint where one is to be made, which may take long."""
+        message = _read(pb.DecodeRequest, data, record)
+        self._note(record, message)
+        call = decode_call(message)
+        request = self._requests.unconstrained(
             call.prompt,
             call.strategy,
             call.options,
@@ -189,6 +186,10 @@ class Servicer:
             request_id=call.request_id,
             stream=call.stream,
         )
+        return self._constrained(request, record) if call.options.constraint is None else request
+
+    def _constrained(self, request: DecodeRequest, record: CallRecord) -> tuple[Prepared, Charge]:
+        prepared = self._requests.constrained(request)
         record.prepared(prepared.request)
         return prepared, Charge.of(prepared.request, self._model.block_size)
 

@@ -16,6 +16,7 @@ from forkdecode.errors import (
     ForkdecodeError,
     QueueFullError,
     invalid,
+    own,
 )
 from forkdecode.requests.prepare import RequestMaker
 from forkdecode.rpc.convert_tree_commands import OpenCall, ResumeCall
@@ -152,7 +153,7 @@ class Trees:
         """Ends every session; how many there were."""
         hosts = list(self._hosts)
         for host in hosts:
-            host.end(error)
+            host.end(own(error, host.session.name if host.is_open else None))
         return len(hosts)
 
     @property

@@ -44,6 +44,7 @@ class BeamPolicy:
         self._scores = make_scores(beam)
         self._ending = Ending(beam.early_stopping, self._scores, max_tokens)
         self.max_rows = beam.width
+        self.max_results = beam.num_return_sequences or beam.pool_size
         self.hypotheses = Hypotheses(beam.pool_size)
 
     def choose(self, rows: GroupRows) -> TopK | RowTopK:
@@ -101,8 +102,7 @@ class BeamPolicy:
     @property
     def exhausted(self) -> bool:
         """Whether fewer hypotheses finished than are wanted, with nothing legal left."""
-        wanted = self._beam.num_return_sequences or self._beam.pool_size
-        return self._ran_dry and len(self.hypotheses) < wanted
+        return self._ran_dry and len(self.hypotheses) < self.max_results
 
     def live_score(self, rows: GroupRows) -> F64:
         """[R] What a hypothesis of the same sum and length scores."""

@@ -36,7 +36,9 @@ class BestOfPolicy:
         self._draws = Draws(strategy)
         self._by_mean = strategy.rank_by == "mean_logprob"
         self._enough = strategy.first_finished or strategy.best_of
+        self._ranks = not callable(strategy.rank_by) and strategy.rank_by != "none"
         self.max_rows = self._draws.count
+        self.max_results = strategy.n if self._ranks else self.max_rows
         self.hypotheses = Hypotheses(self.max_rows)
 
     def choose(self, rows: GroupRows) -> Draw:
@@ -65,7 +67,7 @@ class BestOfPolicy:
 
     def results(self) -> HypothesisBatch:
         """The n best, best first; all in sample order where the caller is to rank them."""
-        if not callable(self._strategy.rank_by) and self._strategy.rank_by != "none":
+        if self._ranks:
             return self.hypotheses.best(self._strategy.n)
         finished = self.hypotheses.best()
         return finished[np.argsort(finished.candidate, kind="stable")]

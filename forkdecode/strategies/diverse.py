@@ -54,6 +54,7 @@ class DiverseBeamPolicy:
         self._sizes: I64 | None = None
         """[G] How many rows each group has; None while all start from the prompt's."""
         self.max_rows = strategy.width
+        self.max_results = strategy.num_return_sequences or strategy.pool_size
         self.hypotheses = HypothesisPools(self._width)
 
     def choose(self, rows: GroupRows) -> RowTopK:
@@ -93,8 +94,7 @@ class DiverseBeamPolicy:
     @property
     def exhausted(self) -> bool:
         """Whether fewer hypotheses finished than are wanted, a group having had nothing legal left."""
-        wanted = self._strategy.num_return_sequences or self._strategy.width
-        return self._ran_dry and len(self.hypotheses) < wanted
+        return self._ran_dry and len(self.hypotheses) < self.max_results
 
     def goes_on(self, result: SelectionResult, rows: GroupRows) -> int:
         """Always asked alone."""

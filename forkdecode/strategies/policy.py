@@ -120,6 +120,10 @@ class Policy(Protocol):
         """The most rows that are ever live at once."""
 
     @property
+    def max_results(self) -> int:
+        """The most hypotheses that results() ever are."""
+
+    @property
     def streams_candidates(self) -> bool:
         """Whether rows are candidates for good, so that their tokens can be streamed."""
 

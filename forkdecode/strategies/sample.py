@@ -24,7 +24,7 @@ class SamplePolicy:
 
     def __init__(self, strategy: Greedy | Sample) -> None:
         self._draws = Draws(strategy)
-        self.max_rows = self._draws.count
+        self.max_rows = self.max_results = self._draws.count
         self.hypotheses = Hypotheses(self.max_rows)
 
     def choose(self, rows: GroupRows) -> Draw:

@@ -22,7 +22,7 @@ class ScorePolicy:
 
     def __init__(self, continuations: Continuations) -> None:
         self.forced = ForcedTokens(continuations.token_ids)
-        self.max_rows = len(self.forced)
+        self.max_rows = self.max_results = len(self.forced)
         self.hypotheses = Hypotheses(self.max_rows)
         self._all = np.arange(self.max_rows, dtype=np.int32)
 

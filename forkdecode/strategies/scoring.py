@@ -33,9 +33,9 @@ def beam_score(selection: F32, generated: int, length_penalty: float) -> F32:
 
 
 def length_normalised_score(selection: ArrayLike, generated: ArrayLike, alpha: float) -> F64:
-    """selection / ((5 + generated) / 6) ** alpha: Wu et al. 2016, equation 14, without coverage. The two
-    arguments broadcast."""
-    scale = ((5.0 + np.asarray(generated, np.float64)) / 6.0) ** alpha
+    """selection / ((5 + generated) / 6) ** alpha: Wu et al. 2016, equation 14, without coverage. Finite
+    whatever alpha is; the two arguments broadcast."""
+    scale = _held((5.0 + np.asarray(generated, np.float64)) / 6.0, alpha)
     return np.asarray(np.asarray(selection, np.float64) / scale, np.float64)
 
 
@@ -46,9 +46,13 @@ def contrastive_score(
     baseline stands for all longer lengths. Finite whatever the penalty; the two arguments broadcast."""
     length = np.asarray(generated, np.int64)
     gained = np.asarray(selection, np.float64) - weight * baseline[np.minimum(length, len(baseline)) - 1]
+    return np.asarray(gained / _held(length.astype(np.float64), length_penalty), np.float64)
+
+
+def _held(length: F64, power: float) -> F64:
+    """length ** power, held within float32's normal range."""
     with np.errstate(over="ignore", under="ignore"):
-        scale = np.clip(length.astype(np.float64) ** length_penalty, float(_LIMITS.tiny), float(_LIMITS.max))
-        return np.asarray(gained / scale, np.float64)
+        return np.clip(length**power, float(_LIMITS.tiny), float(_LIMITS.max))
 
 
 def mean_logprob(cumulative: F64, generated: ArrayLike) -> NDArray[np.float64]:

@@ -23,6 +23,7 @@ class SingleBeamPolicy:
     streams_candidates = False
     forced = None
     max_rows = 1
+    max_results = 1
 
     def __init__(self, beam: Beam) -> None:
         self._draws = Draws(Greedy())

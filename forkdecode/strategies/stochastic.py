@@ -34,7 +34,7 @@ class StochasticBeamPolicy:
         self._logprob: F64 = np.zeros(1, np.float64)
         self._gumbel: F64 = np.full(1, np.inf)
         self._done = False
-        self.max_rows = strategy.width
+        self.max_rows = self.max_results = strategy.width
         self.hypotheses = Hypotheses(strategy.width)
 
     @property

@@ -146,7 +146,10 @@ class Growth:
     def _extend(self, command: Extend) -> TreeNode:
         source = self._nodes.get("node", command.node, at_rest=True)
         given = command.continuation
-        token_ids = self._requests.encode("continuation", given) if isinstance(given, str) else given
+        begins = source.text_state.strips_space
+        token_ids = (
+            self._requests.encode("continuation", given, begins=begins) if isinstance(given, str) else given
+        )
         if not token_ids:
             raise invalid("continuation", "has no tokens", "at least one token")
         self._check_ids("continuation", token_ids)

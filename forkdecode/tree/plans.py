@@ -6,7 +6,9 @@ from dataclasses import replace
 
 from forkdecode.errors import invalid
 from forkdecode.requests.prepare import RequestMaker
+from forkdecode.requests.terms import Terms
 from forkdecode.scheduler.request import DecodeRequest, NodeRef
+from forkdecode.step import I64
 from forkdecode.tree import lineages
 from forkdecode.tree.constrained import Constraints
 from forkdecode.tree.growth import Growth
@@ -16,7 +18,7 @@ from forkdecode.tree.path import Begun
 from forkdecode.tree.running import DecodeRun, Run, ScoreRun
 from forkdecode.tree.text import NodeText
 from forkdecode.tree_types import MAX_ASKED_TOKENS, Decode, ScoreNodes
-from forkdecode.types import Continuations
+from forkdecode.types import Continuations, Options
 
 
 class Plans:
@@ -48,12 +50,15 @@ class Plans:
         n, most = command.n, command.options.max_tokens
         depth = max(node.depth for node in nodes) + 1
         self._growth.check_room(len(nodes) * n, depth, len(nodes) * n * most)
+        options = command.options
+        asked = replace(options, stop=options.stop + command.step, cache_salt=self._cache_salt)
+        terms = self._requests.terms(command.strategy, asked, self._name(command, 0))
         children: list[TreeNode] = []
         runs: list[Run] = []
         for place, node in enumerate(nodes):
             first = self._nodes.next_number + len(children)
-            begun = self._constraints.begun(node, command.options.constraint)
-            request = self._decode_request(command, place, node, first, begun)
+            begun = self._constraints.begun(node, options.constraint)
+            request = self._decode_request(command, terms, place, node, first, begun)
             own = [self._child(first + i, node, request, i) for i in range(n)]
             texts = [NodeText(self._tokens, request, node.text_state, command.step) for _ in own]
             blocks = self._held.growth(node.path.length, most)
@@ -67,7 +72,16 @@ class Plans:
         nodes = self._nodes.all(command.nodes, at_rest=True)
         each = sum(map(len, command.continuations))
         self._growth.check_tokens(sum(node.path.length + each for node in nodes), MAX_ASKED_TOKENS)
-        runs: list[Run] = [self._score_run(command, place, node) for place, node in enumerate(nodes)]
+        asked = Options(logprobs=command.top_logprobs, priority=command.priority, cache_salt=self._cache_salt)
+        terms = None
+        if command.continuations:
+            terms = self._requests.score_terms(command.continuations, asked, self._name(command, 0))
+        runs: list[Run] = [
+            self._own_tokens(command, place, node, asked)
+            if terms is None
+            else self._score_run(command, place, self._with_room(node), node, node.path.token_ids(), terms)
+            for place, node in enumerate(nodes)
+        ]
         self._held.make_room(sum(run.blocks for run in runs), nodes)
         return runs
 
@@ -87,21 +101,12 @@ class Plans:
         return node
 
     def _decode_request(
-        self, command: Decode, place: int, node: TreeNode, first: int, begun: Begun | None
+        self, command: Decode, terms: Terms, place: int, node: TreeNode, first: int, begun: Begun | None
     ) -> DecodeRequest:
-        options = command.options
-        prepared = self._requests.prepare(
-            node.path.token_ids(),
-            command.strategy,
-            replace(options, stop=options.stop + command.step, cache_salt=self._cache_salt),
-            {},
-            chat=False,
-            request_id=self._name(command, place),
-            stream=True,
-            constraint_start=None if begun is None else begun.start,
-        )
+        start = None if begun is None else begun.start
+        request = self._requests.of_path(node.path.token_ids(), terms, self._name(command, place), start)
         return replace(
-            prepared.request,
+            request,
             seed=lineages.decode_seed(node.lineage, command.seed(place)),
             origin=self._held.ref(node),
             keep=NodeRef(self._tree, first),
@@ -119,32 +124,33 @@ class Plans:
         child.counted = request.options.max_tokens
         return child
 
-    def _score_run(self, command: ScoreNodes, place: int, node: TreeNode) -> ScoreRun:
-        origin: TreeNode | None = node
-        path, continuations = node.path.token_ids(), command.continuations
-        if not continuations:
-            if not 0 < node.start < len(path):
-                problem = f"{node.number} has no tokens of its own after others"
-                raise invalid("continuations", problem, "at least one for such a node")
-            path, own = path[: node.start], path[node.start :]
-            continuations = (tuple(own.tolist()),)
-            origin = self._nodes.parent(node)
-            if origin is not None and origin.path.length != node.start:
-                origin = None
-        else:
-            self._with_room(node)
-        prepared = self._requests.prepare_score(
-            path,
-            continuations,
-            top_logprobs=command.top_logprobs,
-            priority=command.priority,
-            cache_salt=self._cache_salt,
-            request_id=self._name(command, place),
-        )
-        request = prepared.request
+    def _own_tokens(self, command: ScoreNodes, place: int, node: TreeNode, asked: Options) -> ScoreRun:
+        """The node's own tokens after its parent."""
+        path = node.path.token_ids()
+        if not 0 < node.start < len(path):
+            problem = f"{node.number} has no tokens of its own after others"
+            raise invalid("continuations", problem, "at least one for such a node")
+        own = tuple(path[node.start :].tolist())
+        terms = self._requests.score_terms((own,), asked, self._name(command, place))
+        origin = self._nodes.parent(node)
+        if origin is not None and origin.path.length != node.start:
+            origin = None
+        return self._score_run(command, place, node, origin, path[: node.start], terms)
+
+    def _score_run(
+        self,
+        command: ScoreNodes,
+        place: int,
+        node: TreeNode,
+        origin: TreeNode | None,
+        path: I64,
+        terms: Terms,
+    ) -> ScoreRun:
+        request = self._requests.of_path(path, terms, self._name(command, place))
         if origin is not None:
             request = replace(request, origin=self._held.ref(origin))
         blocks = sum(self._held.growth(len(path), length) for length in _lengths(request))
+        prepared = self._requests.scored(request)
         return ScoreRun(request, prepared, node, origin, command.command_id, blocks)
 
     def _name(self, command: Decode | ScoreNodes, place: int) -> str:

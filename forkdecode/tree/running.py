@@ -157,11 +157,15 @@ class DecodeRun:
         emit(NodeStopped(child.number, child.state, why, cumulative, item=child.item))
 
     def _fail(self, error: ForkdecodeError, kept: frozenset[int], emit: Emit) -> None:
-        """kept: the children that the engine leaves their KV with, unless they were released; with the others
-        it leaves none."""
-        for i, child in enumerate(self.children):
-            if i not in kept and child.held is child.path and not child.running:
-                self._held.forget(child)
+        """kept: the children that the engine leaves their KV with, unless they were released. Of the others
+        it may know no more than we do (its last word was lost), so it is told that nobody wants theirs."""
+        self._held.release(
+            child
+            for i, child in enumerate(self.children)
+            if i not in kept
+            and (child.state == "generating" or child.held is child.path)
+            and not child.running
+        )
         why: NodeReason = "cancelled" if isinstance(error, CancelledError) else "failed"
         for i, child in enumerate(self.children):
             if child.state == "generating":
@@ -224,8 +228,8 @@ def usage_of(event: GroupEvent | ForkdecodeError) -> Usage | None:
 
 
 def _kept(event: GroupEvent | ForkdecodeError) -> frozenset[int]:
-    """The candidates that a group which has not finished returns nevertheless."""
-    return frozenset(c.index for c in event.candidates) if isinstance(event, GroupFailed) else frozenset()
+    """The candidates that a group which has not finished leaves their KV with nevertheless."""
+    return frozenset(event.kept) if isinstance(event, GroupFailed) else frozenset()
 
 
 def _error(event: GroupEvent | ForkdecodeError) -> ForkdecodeError | None:

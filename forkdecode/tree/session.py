@@ -46,7 +46,7 @@ from forkdecode.tree_types import (
     Truncate,
     Unpin,
 )
-from forkdecode.types import MAX_SEED
+from forkdecode.types import FRESH_SEEDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class TreeSession:
         """Raises InvalidRequestError for a wrong prompt."""
         limits = self._limits = TreeLimits() if limits is None else limits
         self.name = f"tree-{uuid.uuid4().hex[:16]}"
-        self.seed = secrets.randbelow(MAX_SEED + 1) if opening.seed is None else opening.seed
+        self.seed = secrets.randbelow(FRESH_SEEDS) if opening.seed is None else opening.seed
         self._port = port
         self._model = requests.info.name
         self._block_size = block_size

@@ -55,8 +55,9 @@ def test_head_dims_block_sizes_and_groups(configs: list[Config]) -> None:
         own = [c.constants for c in configs if c.kernel.__name__ == kernel]
         assert {c["HEAD_DIM"] for c in own} == set(HEAD_DIMS)
         assert {c["BLOCK_SIZE"] for c in own} >= {1, 16, 128}
-        assert {c["GROUP"] for c in own} >= {1, 4, 7, 24}
-        assert all(c["GROUP"] <= c["BLOCK_M"] for c in own)
+        assert {c["GROUP"] for c in own} >= {1, 4, 7, 24, 71, 128}
+        assert all(c["SHARE"] <= min(c["GROUP"], c["BLOCK_M"]) for c in own)
+        assert any(c["SHARE"] < c["GROUP"] for c in own)
     splits = [c.constants["NUM_SPLITS"] for c in configs if c.kernel.__name__ == "paged_decode_kernel"]
     assert set(splits) == {1, 8}
     moved = [c for c in configs if c.kernel.__name__ in ("copy_blocks_kernel", "write_kv_kernel")]

@@ -95,6 +95,15 @@ def test_bad_lines_are_reported_with_their_numbers_and_stop_nothing(
         ({"prompt": "x", "max_tokens": 100000}, "max_tokens: 100000"),
         ({"messages": [{"role": "user"}]}, "has no content"),
         ("[" * 100_000, "is not JSON"),
+        ({"prompt": ["hello", "world"]}, "prompt: .* is not usable; allowed: a text or a list of token ids"),
+        ({"prompt": [[1, 2], [3]]}, "prompt: .* is not usable"),
+        ({"prompt": []}, "prompt: .* is not usable"),
+        ({"prompt": [True]}, "prompt: .* is not usable"),
+        ({"messages": []}, "messages: .* is not usable"),
+        ({"messages": ["hi"]}, "messages: .* is not usable"),
+        ({"messages": [1, 2]}, "messages: .* is not usable"),
+        ({"prompt": "x", "id": "\ud800"}, "id: .* is not usable"),
+        ({"prompt": "x", "\ud800": 1}, "line: holds a lone surrogate"),
     ]
     write(files[0], REQUESTS[0], "", *(line for line, _ in bad), REQUESTS[1])
     ran = run()

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from forkdecode import CapacityError, Client, QueueFullError
+from forkdecode import CapacityError, Client, DeadlineError, QueueFullError
 from forkdecode.client import attempts
 from forkdecode.client.attempts import Attempts
 from forkdecode.rpc.status import status_of
 from forkdecode.rpc.v1 import decode_pb2 as pb
-from tests.client.scripted import FINISHED, scripted
+from tests.client.scripted import FINISHED, STARTED, scripted
 from tests.server.puppet import Puppet
 from tests.server.servers import running_server
 
@@ -57,13 +57,68 @@ def test_a_list_longer_than_the_server_takes_at_a_time(many: bool, monkeypatch: 
     assert refused == ["b"] * 8
 
 
+@pytest.mark.parametrize("many", [False, True])
+def test_a_list_takes_a_few_calls_for_each_of_its_requests(many: bool) -> None:
+    """Each is refused once, and has its turn when another has ended: nobody asks now and then, which the
+    server would have for an hour."""
+    count, running = 60, 0
+
+    async def act(request: Any, context: Any) -> AsyncIterator[pb.DecodeEvent]:
+        nonlocal running
+        if running == 2:
+            await context.abort(*status_of(QueueFullError("full", retry_after=3600)))
+        running += 1
+        await asyncio.sleep(0)  # others come meanwhile
+        yield FINISHED
+        running -= 1
+
+    with scripted(act) as script, Client(script.address) as client:
+        if many:
+            found = list(client.decode_many(["x"] * count, concurrency=count))
+        else:
+            found = client.decode(["x"] * count)
+        assert len(found) == count
+        assert len(script.requests) <= 2 * count
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_list_gives_up_on_a_server_that_is_full_with_others_requests(
+    many: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempts, "FIRST_DELAY", 0.001)
+    count, retries = 40, 3
+
+    async def act(request: Any, context: Any) -> AsyncIterator[pb.DecodeEvent]:
+        await context.abort(*status_of(FULL))
+        yield FINISHED
+
+    with scripted(act) as script, Client(script.address, retries=retries) as client:
+        if many:
+            errors = list(client.decode_many(["x"] * count, concurrency=count, return_errors=True))
+            assert [type(error) for error in errors] == [QueueFullError] * count
+        else:
+            with pytest.raises(QueueFullError):
+                client.decode(["x"] * count)
+        assert len(script.requests) <= 2 * count
+
+
+def test_a_request_in_line_ends_with_its_timeout() -> None:
+    async def act(request: Any, context: Any) -> AsyncIterator[pb.DecodeEvent]:
+        if request.request_id == "a":
+            yield STARTED
+            await asyncio.Event().wait()
+        await context.abort(*status_of(FULL))
+
+    with scripted(act) as script, Client(script.address) as client, client.stream("x", request_id="a") as a:
+        next(a)
+        with pytest.raises((QueueFullError, DeadlineError)):
+            client.decode(["x"] * 3, timeout=0.05)
+
+
 def test_who_is_alone_gives_up_on_a_full_server() -> None:
-    tries, siblings = Attempts(1, None), attempts.Siblings()
-    with siblings.running():
-        assert all(tries.delay(FULL, siblings.any_runs) is not None for _ in range(9))
-        assert tries.delay(QueueFullError("never"), siblings.any_runs) is None
-    assert tries.delay(FULL, siblings.any_runs) is not None
-    assert tries.delay(FULL, siblings.any_runs) is None
-    late = Attempts(1, 0.0005)
-    with siblings.running():
-        assert late.delay(FULL, siblings.any_runs) is None
+    tries = Attempts(1, None)
+    assert all(tries.delay(FULL, others_run=True) is not None for _ in range(9))
+    assert tries.delay(QueueFullError("never"), others_run=True) is None
+    assert tries.delay(FULL) is not None
+    assert tries.delay(FULL) is None
+    assert Attempts(1, 0.0005).delay(FULL, others_run=True) is None

@@ -34,7 +34,7 @@ DOWN = fails(EngineClosedError("the engine died", retry_after=0.01))
 @pytest.mark.parametrize(
     "trouble",
     [
-        DOWN,
+        fails(UnavailableError("loading", retry_after=0.01)),
         fails(UnavailableError("draining")),
         fails(QueueFullError("full", retry_after=0.01)),
         status(grpc.StatusCode.UNAVAILABLE),
@@ -89,14 +89,29 @@ def test_nothing_is_tried_again_after_an_event(trouble: Act) -> None:
 
 
 def test_they_come_to_an_end() -> None:
-    with scripted(DOWN) as script, Client(script.address, retries=2) as client:
-        with pytest.raises(EngineClosedError, match="the engine died"):
+    loading = fails(UnavailableError("the model is loading", retry_after=0.01))
+    with scripted(loading) as script, Client(script.address, retries=2) as client:
+        with pytest.raises(UnavailableError, match="the model is loading"):
             client.decode("a")
         assert len(script.requests) == 3
     with scripted(DOWN) as script, Client(script.address, retries=0) as client:
         with pytest.raises(EngineClosedError):
             client.decode("a")
         assert len(script.requests) == 1
+
+
+def test_a_request_under_which_two_engines_ended_is_not_sent_to_a_third() -> None:
+    loading = fails(UnavailableError("the model is loading", retry_after=0.01))
+    with scripted(DOWN, loading, DOWN, sends(FINISHED)) as script, Client(script.address) as client:
+        with pytest.raises(EngineClosedError, match="the engine died"):
+            client.decode("a")
+        assert len(script.requests) == 3
+
+
+def test_one_that_was_beside_it_is() -> None:
+    with scripted(DOWN, sends(FINISHED)) as script, Client(script.address) as client:
+        assert client.decode("a").text == "a"
+        assert len(script.requests) == 2
 
 
 def test_an_id_that_the_lost_attempt_still_holds() -> None:

@@ -49,6 +49,36 @@ def test_walks_as_the_trie_does(items: Items, seed: int, by_item: bool) -> None:
         nodes = [nodes[row].children[token] for row, token in picked]
 
 
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(ITEMS, st.integers(0, 2**31), st.booleans(), st.integers(0, 7))
+def test_items_that_are_too_short_are_not_even_begun(
+    items: Items, seed: int, by_item: bool, least: int
+) -> None:
+    """What is allowed begins an item of `least` tokens or more, and all of these are there."""
+    rng = np.random.default_rng(seed)
+    constraint = CatalogueConstraint(build_catalogue(items), "item" if by_item else "eos", EOS, least)
+    long_enough = Trie.of([item for item in items if len(item) >= least])
+    rows, nodes = constraint.rows(), [(long_enough, Trie.of(items))]
+    while nodes:
+        allowed = rows.allowed().get()
+        assert isinstance(allowed, AllowedLists)
+        for row, (node, every) in enumerate(nodes):
+            tokens = sorted(node.children)
+            assert _listed(allowed, row) == tokens
+            if by_item:
+                assert allowed.ends is not None
+                ends = allowed.ends[allowed.start[row] : allowed.stop[row]].tolist()
+                assert ends == [every.children[t].item is not None for t in tokens]
+            else:
+                assert allowed.also is not None
+                assert bool(allowed.also[row]) == (node.item is not None)
+        moves = [(row, token) for row, (node, _) in enumerate(nodes) for token in node.children]
+        picked = [moves[i] for i in rng.integers(0, len(moves), 4)] if moves else []
+        parents = np.array([row for row, _ in picked], np.int32)
+        rows = rows.next(parents, np.array([token for _, token in picked], np.int64))
+        nodes = [(nodes[row][0].children[token], nodes[row][1].children[token]) for row, token in picked]
+
+
 def test_after_eos_nothing_follows() -> None:
     constraint = CatalogueConstraint(build_catalogue([(1,), (1, 2)]), "eos", EOS)
     rows = constraint.rows().next(FIRST, np.array([1]))

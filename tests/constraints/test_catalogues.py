@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from forkdecode.allowed import AllowedLists
 from forkdecode.constraint_types import FromCatalogue
 from forkdecode.constraints.catalogue import Catalogue
 from forkdecode.constraints.catalogue_build import build_catalogue
@@ -17,7 +18,7 @@ from forkdecode.constraints.catalogue_file import open_catalogue, save_catalogue
 from forkdecode.constraints.catalogue_rows import CatalogueConstraint
 from forkdecode.constraints.catalogues import Catalogues
 from forkdecode.constraints.continued import Continued
-from forkdecode.constraints.items import catalogue_digest, check_lengths, item_key
+from forkdecode.constraints.items import catalogue_digest, check_lengths, item_key, without_short_items
 from forkdecode.errors import InvalidRequestError, UnavailableError
 
 OLD, NEW = build_catalogue([(1, 2), (3,)]), build_catalogue([(4,)])
@@ -190,6 +191,22 @@ def test_items_that_began_in_the_prompt_have_their_key() -> None:
     assert item_key(_constraint(OLD, by_item=True), (3,)) == "1"
     assert catalogue_digest(begun) == catalogue_digest(constraint) == OLD.info.digest
     assert catalogue_digest(None) is None
+
+
+def test_short_items_are_counted_from_where_the_constraint_began() -> None:
+    constraint = _constraint(build_catalogue([(1, 2), (3, 4, 5), (3, 4, 5, 6)]))
+    assert without_short_items(constraint, 2) is constraint
+    long = without_short_items(constraint, 3)
+    assert isinstance(long, CatalogueConstraint)
+    assert long.least == 3
+    begun = Continued(constraint, np.array([3, 4]))
+    assert without_short_items(begun, 0) is begun
+    allowed = without_short_items(begun, 2).rows().allowed().get()
+    assert isinstance(allowed, AllowedLists)
+    assert allowed.tokens.tolist() == [5]
+    none = without_short_items(begun, 3).rows().allowed().get()
+    assert isinstance(none, AllowedLists)
+    assert none.tokens.tolist() == []
 
 
 def test_lengths_that_fit_no_item_are_refused() -> None:

@@ -18,7 +18,7 @@ from forkdecode.engine.remote import EngineProcess
 from forkdecode.errors import UnavailableError
 from forkdecode.requests.prepare import Prepared, RequestMaker
 from forkdecode.results import Candidate, Finished
-from forkdecode.types import Beam
+from forkdecode.types import Beam, Sample
 from tests.engine.engine_process import Client, States, started
 from tests.tiny_model import save_tiny_llama
 
@@ -45,10 +45,11 @@ def _maker(engine: EngineProcess, source: Any) -> RequestMaker:
     return RequestMaker(engine.load_tokenizer(), engine.info, known)
 
 
-def _prepared(maker: RequestMaker, end: Any = "eos") -> Prepared:
+def _prepared(maker: RequestMaker, end: Any = "eos", strategy: Any = None, **options: Any) -> Prepared:
     constraint = FromCatalogue("items", end=end)
-    given = {"max_tokens": 4, "constraint": constraint}
-    return maker.prepare("hello", Beam(width=5), None, given, chat=False, request_id=None)
+    given = {"max_tokens": 4, "constraint": constraint, **options}
+    asked = strategy or Beam(width=5)
+    return maker.prepare("hello", asked, None, given, chat=False, request_id=None)
 
 
 def _decoded(engine: EngineProcess, prepared: Prepared) -> tuple[Candidate, ...]:
@@ -74,6 +75,17 @@ def test_both_sides_have_the_same_one_whenever_it_is_replaced(engine: EngineProc
         assert _keys(engine, _prepared(maker)) == {"new a", "new b"}
         save_catalogue(OLD, path)
         assert _keys(engine, _prepared(maker, "item")) == {"old a", "old b", "old c"}
+
+
+def test_an_engine_process_leaves_out_short_items_too(engine: EngineProcess, path: Path) -> None:
+    save_catalogue(OLD, path)
+    hot = Sample(n=16, temperature=100.0, seed=1)
+    prepared = _prepared(_maker(engine, path), strategy=hot, min_tokens=2)
+    client = Client(engine)
+    client.send(prepared)
+    (*_, last) = prepared.assembler.events(client.last(prepared.request.request_id))
+    assert isinstance(last, Finished)
+    assert {candidate.item for candidate in last.result.candidates} == {"old a", "old b"}
 
 
 def test_a_request_that_met_a_replacement_may_be_sent_again(engine: EngineProcess, path: Path) -> None:

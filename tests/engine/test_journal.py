@@ -13,6 +13,7 @@ import pytest
 from forkdecode.engine.journal_file import JournalReader, frame, open_to_append
 from forkdecode.engine.journal_writer import JournalWriter
 from forkdecode.errors import InvalidRequestError
+from forkdecode.scheduler.events import GroupFailed, GroupFinished
 from forkdecode.types import Beam, CustomScorer, DiverseBeam, Sample
 from tests.engine.journals import START, journaled, records
 from tests.scheduler.engines import request, run
@@ -193,6 +194,33 @@ def test_a_record_that_cannot_be_encoded_ends_the_journal_not_the_engine(tmp_pat
     run(engine)
     engine.close()
     assert [record[0] for record in records(tmp_path / "j")] == ["run", "gap"]
+
+
+class NotShownError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("not to be shown")
+
+
+def test_an_error_that_cannot_be_shown_ends_its_groups_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model may be a caller's own."""
+    engine = journaled(tmp_path / "j")
+    what = request("a", [3, 4, 5], Beam(width=2), max_tokens=3)
+
+    def breaks(plan: object) -> None:
+        raise NotShownError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine._runner, "execute", breaks)
+        engine.submit(what)
+        failed = run(engine)["a"]
+    assert isinstance(failed, GroupFailed)
+    assert "NotShownError, which can't be shown" in str(failed.error)
+    engine.submit(what)
+    assert isinstance(run(engine)["a"], GroupFinished)
+    engine.close()
+    assert ["error", "NotShownError", "what can't be shown"] in records(tmp_path / "j")
 
 
 @pytest.mark.parametrize("kind", [Beam, DiverseBeam])

@@ -163,6 +163,7 @@ def test_what_cannot_be_submitted_is_refused_by_name(front_end: FrontEnd) -> Non
     events = until_ends(front_end, 3)[-1].events
     assert [event.request_id for event in events] == ["a", "a", "b"]
     assert all(isinstance(event, Refused) and event.error.field == "request_id" for event in events)
+    assert [event.error.request_id for event in events] == ["a", "a", "b"]
 
 
 class SlowMaker(Maker):

@@ -103,7 +103,7 @@ def test_an_engine_that_dies_tells_everybody(monkeypatch: pytest.MonkeyPatch) ->
     for name in ("a", "b"):
         error = client.last(name)
         assert isinstance(error, EngineClosedError)
-        assert "the engine died: RuntimeError('the scheduler is broken')" in str(error)
+        assert "the engine died: RuntimeError: the scheduler is broken" in str(error)
         assert isinstance(error.__cause__, RuntimeError)
         assert error.request_id == name
     with pytest.raises(EngineClosedError):

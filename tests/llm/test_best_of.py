@@ -41,8 +41,23 @@ def raises(_: Sequence[Candidate]) -> list[float]:
     raise LookupError("the scorer's own fault")
 
 
+class NotShownError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("not to be shown")
+
+
+def raises_what_is_not_shown(_: Sequence[Candidate]) -> list[float]:
+    raise NotShownError
+
+
+def leaves(_: Sequence[Candidate]) -> list[float]:
+    raise SystemExit
+
+
 BAD: dict[str, Callable[[Sequence[Candidate]], Any]] = {
     "raises": raises,
+    "raises what is not shown": raises_what_is_not_shown,
+    "leaves": leaves,
     "too few": lambda c: [1.0] * (len(c) - 1),
     "too many": lambda c: [1.0] * (len(c) + 1),
     "nan": lambda c: [float("nan")] * len(c),
@@ -58,8 +73,11 @@ BAD: dict[str, Callable[[Sequence[Candidate]], Any]] = {
 def test_a_bad_scorer_fails_its_request_by_name(llm: LLM, scorer: Any) -> None:
     strategy = BestOf(best_of=3, seed=1, rank_by=scorer)
     mate = llm.submit(PROMPT, BestOf(best_of=3, seed=1), max_tokens=6)
-    with pytest.raises(GroupFailedError, match="rank_by: the scorer failed") as caught:
-        llm.decode(PROMPT, strategy, max_tokens=6)
+    handle = llm.submit(PROMPT, strategy, max_tokens=6)
+    for _ in range(2):
+        with pytest.raises(GroupFailedError, match="rank_by: the scorer failed") as caught:
+            handle.result(60)
+    assert handle.done
     assert caught.value.field == "rank_by"
     assert caught.value.request_id
     assert caught.value.partial is not None

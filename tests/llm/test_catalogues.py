@@ -124,10 +124,18 @@ def test_other_options_apply_too(llm: LLM) -> None:
     assert keys(bad_words=((4,),)) == {"ab", "abc", "h"}
     assert keys(no_repeat_ngram_size=1) == {"ab", "abc", "h"}
     assert keys(min_tokens=3) == {"abc", "add"}
+    assert keys(min_tokens=3, forced_prefix=(1, 2)) == {"abc"}
+    for seed in range(4):  # none goes where only short items are
+        drawn = llm.decode(
+            PROMPT, Sample(n=4, seed=seed), constraint=FromCatalogue("items"), min_tokens=3, max_tokens=8
+        )
+        assert {candidate.item for candidate in drawn.candidates} <= {"abc", "add"}
     assert keys(allowed_token_ids=(1, 2, EOS_ID)) == {"ab"}
     assert keys(repetition_penalty=1.5, logprobs=2) == {"ab", "abc", "add", "h"}
     with pytest.raises(InvalidRequestError, match="forced_prefix"):
         keys(forced_prefix=(2,))
+    with pytest.raises(InvalidRequestError, match="no item of 3 tokens or more goes on with token 7 at 0"):
+        keys(forced_prefix=(7,), min_tokens=3)
     with pytest.raises(InvalidRequestError, match="ignore_eos"):
         keys(ignore_eos=True)
 

@@ -53,8 +53,9 @@ def make_runner(
     decoder: Literal["auto", "generic"] = "auto",
     attention: Literal["auto", "nodes"] = "auto",
     weights: Weights = "native",
+    info: ModelInfo | None = None,
 ) -> Runner:
-    info = model_info(model)
+    info = info or model_info(model)
     return Runner(
         model, info, block_size, num_blocks, 64, model.dtype, "cpu",
         decoder=decoder, attention=attention, weights=weights,
@@ -153,10 +154,12 @@ class Driver:
         decoder: Literal["auto", "generic"] = "auto",
         attention: Literal["auto", "nodes"] = "auto",
         weights: Weights = "native",
+        info: ModelInfo | None = None,
     ) -> None:
+        """info: what the loader would say, where that is not as plain as model_info's."""
         self.runner = make_runner(
             model, block_size=block_size, num_blocks=num_blocks, decoder=decoder, attention=attention,
-            weights=weights,
+            weights=weights, info=info,
         )  # fmt: skip
         self.pool = BlockPool(num_blocks, block_size)
         self.vocab = model.config.vocab_size

@@ -78,3 +78,23 @@ def test_a_selection_that_fails_may_be_the_devices(
     else:
         with pytest.raises(DeviceLostError):
             runner.execute(step.plan())
+
+
+@pytest.mark.parametrize("newer", [False, True])
+def test_float32_products_are_exact_within_and_as_chosen_outside(
+    gpu: Callable[[bool], list[torch.device]], newer: bool
+) -> None:
+    gpu(True)
+    products = torch.backends.cuda.matmul
+    try:
+        if newer:
+            products.fp32_precision = "tf32"
+        else:
+            torch.set_float32_matmul_precision("high")
+        with current(GPU):
+            assert torch.get_float32_matmul_precision() == "highest"
+            assert products.fp32_precision == "ieee"
+        assert products.fp32_precision == "tf32"
+        assert newer or torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision("highest")

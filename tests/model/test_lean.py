@@ -147,6 +147,16 @@ def test_biases(bias: str) -> None:
     assert (driver.prefill(group) - expected(oracle, group.rows)).abs().max() < 5e-5
 
 
+def test_gemma_3_does_not_cap_what_attention_scores() -> None:
+    """Its attention keeps the attribute and hands nothing on, in whatever transformers computes."""
+    config = FAMILIES["gemma3"]()
+    config.attn_logit_softcapping = 1.0
+    oracle, model = (tiny_model("gemma3", config=config) for _ in range(2))
+    driver = Driver(model, block_size=8)
+    group = driver.open(tokens(40, 1))
+    assert (driver.prefill(group) - expected(oracle, group.rows)).abs().max() < 5e-5
+
+
 @pytest.mark.parametrize("family", GENERIC)
 def test_other_families_keep_their_modules(family: str) -> None:
     assert recognise(tiny_model(family), torch.float32) is None

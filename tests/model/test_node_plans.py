@@ -8,9 +8,9 @@ import torch
 from transformers.utils.generic import ModelOutput
 
 from forkdecode.model.attention import StepAttention
-from forkdecode.model.node_plans import Planners, StaticLists, rounded_up
+from forkdecode.model.graphed import FIRST_REST, MAX_GRAPH_TOKENS, GraphedDecoder, bucket
+from forkdecode.model.node_plans import Planners, StaticLists, roomy
 from forkdecode.model.runner import Runner
-from forkdecode.model.static_step import MAX_GRAPH_ROWS, GraphedDecoder, bucket
 from forkdecode.model.step_shape import StepShape
 from forkdecode.step import DecodeRows
 from forkdecode_kernels.node_list import NodeCapacity, NodeListPart, list_bytes
@@ -66,27 +66,44 @@ def test_node_lists_give_what_the_cpu_gives(family: str, decoder: str, block_siz
 class Recorder:
     """Stands in for CUDA graphs: runs the work again, into the output of the first time."""
 
-    def __init__(self, *, wrong: bool = False, fails: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        wrong: bool = False,
+        fails: bool = False,
+        short: int = 0,
+        off: float = 0.0,
+        keeps: bool = False,
+    ) -> None:
         self.captured = self.replayed = 0
-        self._wrong = wrong
         self._fails = fails
+        self._short = short
+        self._off = 1.0 if wrong else off
+        self._keeps = keeps
 
     def __call__(self, work):  # type: ignore[no-untyped-def]
         if self._fails:
             raise RuntimeError("operation not permitted when stream is capturing")
+        if self._short:
+            self._short -= 1
+            try:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 512.00 MiB.")
+            finally:
+                raise RuntimeError("operation failed due to a previous error during capture")
         self.captured += 1
         output: ModelOutput = work()
 
         def replay() -> None:
             self.replayed += 1
-            output["last_hidden_state"].copy_(work()["last_hidden_state"] + float(self._wrong))
+            if not self._keeps:
+                output["last_hidden_state"].copy_(work()["last_hidden_state"] + self._off)
 
         return replay, output
 
 
-def graphed(recorder: Recorder, family: str = "llama") -> Driver:
-    """A driver whose decode steps are run by what `recorder` captures."""
-    driver = Driver(tiny_model(family), decoder="generic", attention="nodes")
+def graphed(recorder: Recorder, family: str = "llama", num_blocks: int = 600) -> Driver:
+    """A driver whose steps are run by what `recorder` captures."""
+    driver = Driver(tiny_model(family), decoder="generic", attention="nodes", num_blocks=num_blocks)
     runner: Runner = driver.runner
     assert runner._planners is not None
     runner._graphed = GraphedDecoder(
@@ -103,16 +120,74 @@ class TestGraphs:
             torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
         assert 1 <= recorder.captured < recorder.replayed
 
-    def test_a_grown_plan_is_captured_anew_and_others_are_kept(self) -> None:
+    @pytest.mark.parametrize("rows", [1, 4])
+    def test_a_request_that_grows_is_captured_once_or_twice(self, rows: int) -> None:
         recorder = Recorder()
         driver = graphed(recorder)
         group = driver.open(tokens(3, 1))
         driver.prefill(group)
-        for step in range(40):
+        for step in range(30):
+            parents = [0] * rows if step == 0 else list(range(rows))
+            if rows > 1 and step and step % 7 == 0:
+                parents = [0, 0, 1, 2]
+            driver.fork(group, parents, tokens(rows, step))
+            driver.decode(group)
+        assert recorder.captured <= 2
+        assert recorder.replayed == 31
+
+    def test_a_prompt_beside_rows_is_run_by_a_graph_too(self) -> None:
+        recorder, seen = Recorder(), []
+        plain = Driver(tiny_model("llama"), decoder="generic", attention="nodes")
+        for driver in (graphed(recorder), plain):
+            group, other = driver.open(tokens(9, 1)), driver.open(tokens(30, 2))
+            driver.prefill(group)
+            for count in (12, 11):
+                driver.fork(group, [0, 0], tokens(2, count))
+                step = StepBuilder()
+                step.decode(group, driver.vocab)
+                step.prefill(other, count)
+                seen.append(driver.run(step))
+        assert (recorder.captured, recorder.replayed) == (2, 3)  # of a row alone, and of a prompt beside two
+        for ours, theirs in zip(seen[:2], seen[2:], strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+    def test_memory_that_is_short_once_is_no_reason_to_give_up(self) -> None:
+        recorder = Recorder(short=1)
+        driver = graphed(recorder)
+        group = driver.open(tokens(3, 1))
+        driver.prefill(group)
+        for step in range(FIRST_REST + 2):
             driver.fork(group, [0], tokens(1, step))
             driver.decode(group)
-        assert recorder.captured <= 6  # the blocks' room doubles
-        assert recorder.replayed == 41
+        assert recorder.captured == 1
+        assert recorder.replayed >= 1
+
+    def test_other_last_bits_are_no_reason_to_give_up(self) -> None:
+        recorder = Recorder(off=1e-6)
+        driver = graphed(recorder)
+        driver.prefill(driver.open(tokens(9, 1)))
+        assert recorder.captured == 1
+        assert driver.runner._graphed is not None
+        assert driver.runner._graphed._works
+
+    def test_after_warming_up_a_request_captures_nothing(self) -> None:
+        recorder = Recorder()
+        driver = graphed(recorder, num_blocks=32)
+        driver.runner.warm_up(32)
+        captured, group = recorder.captured, driver.open(tokens(9, 1))
+        assert captured == 5  # two sizes, rows alone and beside a prompt, and the trial's prompt
+        assert not any(driver.runner.cache.layer(i).any() for i in range(2))
+        driver.prefill(group, [8])
+        for count in (3, 20):
+            driver.fork(group, [0] * count, tokens(count, count))
+            driver.decode(group)
+        assert recorder.captured == captured
+
+    def test_a_graph_that_keeps_its_first_step_is_found_out_before_any_request(self) -> None:
+        driver = graphed(Recorder(keeps=True), num_blocks=8)
+        driver.runner.warm_up(16)
+        assert driver.runner._graphed is not None
+        assert not driver.runner._graphed._works
 
     @pytest.mark.parametrize("fault", ["wrong", "fails"])
     def test_a_capture_that_does_not_repeat_is_given_up(self, fault: str) -> None:
@@ -145,11 +220,11 @@ class TestGraphs:
         assert decoder._steps
 
     def test_rows_are_padded_by_a_third_at_most(self) -> None:
-        for rows in range(1, MAX_GRAPH_ROWS + 1):
+        for rows in range(1, MAX_GRAPH_TOKENS + 1):
             size = bucket(rows)
             assert rows <= size
             assert size - rows < max(16, size / 3)
-        assert len({bucket(rows) for rows in range(1, MAX_GRAPH_ROWS + 1)}) == 12
+        assert len({bucket(rows) for rows in range(1, MAX_GRAPH_TOKENS + 1)}) == 16
 
 
 class TestOneCopy:
@@ -208,10 +283,10 @@ class TestStaticLists:
 
     def test_are_written_again_while_the_list_fits(self) -> None:
         planners, kv = Planners(4, CPU), torch.zeros(2, 2, 600, 4, 8)
-        key, steps = (4, 2, 8, None), [self.shape(5, 3), self.shape(7, 3), self.shape(16, 30)]
+        key, steps = (4, 2, 8, None), [self.shape(5, 3), self.shape(7, 3), self.shape(16, 300)]
         planners.plan(key, 4, steps[0])
         first, second, large = [planners.plan_all(step) for step in steps]
-        capacity = rounded_up(NodeCapacity.of(first[key]))
+        capacity = planners.room(key, first[key])
         memory = StagedMemory([list_bytes(capacity)], CPU)
         lists = StaticLists({key: NodeListPart(capacity, memory.parts[0])})
         nodes = lists.plan(4, kv, None)
@@ -224,7 +299,10 @@ class TestStaticLists:
 
     def test_room_covers_what_there_is(self) -> None:
         exact = NodeCapacity(0, 5, 9, 16, 16, 3, 10, 6)
-        assert rounded_up(exact) == NodeCapacity(0, 8, 16, 16, 16, 16, 16, 8)
+        assert roomy(exact, 10**9, causal=False) == NodeCapacity(0, 64, 4096, 16, 16, 16, 1024, 1024)
+        rows = NodeCapacity(65, 0, 5000, 16, 16, 3, 1025, 1025)
+        assert roomy(rows, 2000, causal=False) == NodeCapacity(256, 0, 16384, 16, 16, 16, 4096, 2000)
+        assert roomy(rows, 2000, causal=True).large_items == 64
 
 
 def test_a_group_has_the_same_bits_beside_others() -> None:
@@ -253,6 +331,15 @@ def test_splits_are_fixed_only_where_nothing_may_depend_on_the_batch() -> None:
     }
     assert parts[True] == 64 * 5
     assert parts[False] < parts[True]
+
+
+def test_a_kv_head_of_many_query_heads_keeps_several_processors_busy() -> None:
+    """128 query heads for one kv head are four programs, each on 32 of them: a trunk has fewer parts."""
+    shape = StepShape((), [DecodeRows(0, np.arange(160, dtype=np.int32), np.zeros((1, 0), np.int32), 640)], 1)
+    planners = Planners(4, CPU, batch_invariant=False)
+    planners._processors = 1
+    few, many = (planners.plan((heads, 1, 8, None), 4, shape) for heads in (32, 128))
+    assert (few.num_parts, many.num_parts) == (2, 0)
 
 
 def test_steps_may_be_split_as_far_as_a_gpu_needs() -> None:

@@ -8,6 +8,7 @@ from transformers.pytorch_utils import Conv1D
 
 from forkdecode.model import packing
 from forkdecode.model.packing import PackedLinear, can_pack, pack_linears, rows_stand_alone
+from forkdecode.model.rows_alone import RowsAlone
 
 
 @pytest.fixture(params=["ours", "oneDNN"])
@@ -41,6 +42,15 @@ def test_replaces_linear_and_conv1d_only() -> None:
     assert pack_linears(model) == 2
     torch.testing.assert_close(model(x), want)
     assert isinstance(model[1], torch.nn.LayerNorm)
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element")
+def test_a_linear_layer_of_no_size_is_left_to_torch() -> None:
+    """As GLM 4's mixtures without shared experts have."""
+    model = torch.nn.Sequential(torch.nn.Linear(8, 0, bias=False), torch.nn.Linear(0, 8))
+    assert pack_linears(model) == 0
+    with RowsAlone():
+        assert torch.equal(model(torch.randn(16, 8)), model[1].bias.expand(16, 8))
 
 
 class Router(torch.nn.Module):

@@ -98,6 +98,41 @@ def test_a_router_s_rows_are_as_they_are_alone(experts: int, hidden: int) -> Non
     assert torch.allclose(whole, x @ weight.t(), rtol=1e-4, atol=1e-3)
 
 
+@settings(max_examples=20, deadline=None)
+@given(
+    rows=st.integers(0, 70),
+    width=st.sampled_from([2, 60, 256]),
+    outputs=st.sampled_from([1, 8, 100]),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+    form=st.sampled_from(["linear", "matmul", "mm", "@", "3 by 2", "bmm"]),
+)
+def test_products_by_one_expert_of_all_are_as_they_are_alone(
+    rows: int, width: int, outputs: int, dtype: torch.dtype, form: str
+) -> None:
+    """As JetMoE's, DBRX's and Llama 4's experts multiply."""
+    weights = torch.nn.Parameter(random(3, width, outputs).to(dtype))
+    x = random(rows, width, seed=2).to(dtype)
+
+    def product(x: torch.Tensor) -> torch.Tensor:
+        if form == "linear":
+            return torch.nn.functional.linear(x, weights[1].t())
+        if form == "@":
+            return x @ weights[1]
+        if form == "3 by 2":
+            return torch.matmul(x[None], weights[1])[0]
+        if form == "bmm":
+            return torch.bmm(x.expand(3, *x.shape), weights)[1]
+        return torch.mm(x, weights[1]) if form == "mm" else x.matmul(weights[1])
+
+    with torch.inference_mode(), RowsAlone():
+        whole = product(x)
+        parts = [(product(x[a:b]), whole[a:b]) for a, b in ((0, 1), (rows // 2, rows), (0, rows - 1))]
+    assert whole.shape == (rows, outputs)
+    assert all(torch.equal(part, same) for part, same in parts)
+    exact = x.double() @ weights[1].double()
+    assert torch.allclose(whole.double(), exact, rtol=2e-2, atol=1e-3 if dtype == torch.float32 else 1.0)
+
+
 def tokens(n: int, seed: int) -> list[int]:
     return np.random.default_rng(seed).integers(0, VOCAB, n).tolist()  # type: ignore[no-any-return]
 

@@ -10,8 +10,8 @@ import torch
 from transformers import (
     BloomConfig,
     BloomForCausalLM,
-    DeepseekV3Config,
-    DeepseekV3ForCausalLM,
+    GraniteMoeHybridConfig,
+    GraniteMoeHybridForCausalLM,
     Lfm2Config,
     Lfm2ForCausalLM,
     LlamaConfig,
@@ -61,14 +61,6 @@ def position_biases() -> PreTrainedModel:
     return BloomForCausalLM(BloomConfig(vocab_size=264, hidden_size=16, n_layer=1, n_head=2))
 
 
-def unequal_kv() -> PreTrainedModel:
-    config = DeepseekV3Config(
-        **SMALL, num_key_value_heads=4, q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=4,
-        qk_nope_head_dim=8, v_head_dim=8, first_k_dense_replace=2, n_group=1, topk_group=1,
-    )  # fmt: skip
-    return DeepseekV3ForCausalLM(config)
-
-
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
@@ -76,7 +68,6 @@ def unequal_kv() -> PreTrainedModel:
         (state_space, "recurrent"),
         (convolution, "convolution"),
         (position_biases, "forward takes no position_ids|AttentionInterface|ALiBi"),
-        (unequal_kv, "keys and values of layer 0 have unequal sizes"),
     ],
 )
 def test_models_that_cannot_be_served_are_refused_with_the_reason(
@@ -111,13 +102,26 @@ def test_layer_types_without_blocks_are_refused_by_config(layer_type: str, reaso
         check_config(config)
 
 
-def test_rope_that_looks_at_the_batch_is_refused_unless_pinned(tmp_path: Path) -> None:
+def test_a_hybrid_of_attention_alone_is_served() -> None:
+    """As granite-4.0-micro is: the sizes of a state stand in its config, and no layer has one."""
+    config = GraniteMoeHybridConfig(
+        **SMALL, num_key_value_heads=2, shared_intermediate_size=64, layer_types=["full_attention"] * 2,
+        num_local_experts=0, num_experts_per_tok=0, position_embedding_type="rope",
+        mamba_n_heads=8, mamba_d_head=8, max_position_embeddings=256,
+    )  # fmt: skip
+    assert config.mamba_d_state
+    check_config(config)
+    torch.manual_seed(0)
+    assert probe("granite", GraniteMoeHybridForCausalLM(config).eval()).windows == (None, None)
+
+
+def test_a_rope_table_for_all_of_the_model_s_positions_is_never_left(tmp_path: Path) -> None:
+    """'dynamic' makes another for sequences beyond max_position_embeddings, and none is served."""
     folder = save_tiny_llama(
         tmp_path, rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
     )
-    with pytest.raises(ModelLoadError, match=r"rope type 'dynamic'.*max_positions=512"):
-        load(str(folder), dtype="float32")
-    loaded = load(str(folder), dtype="float32", max_positions=512)
+    loaded = load(str(folder), dtype="float32")
+    assert loaded.info.max_positions == 512
     rotary = loaded.model.model.rotary_emb
     before = rotary.inv_freq.clone()
     loaded.model(torch.ones(1, 512, dtype=torch.long))

@@ -13,18 +13,23 @@ from tests.oracle.beam_rule import Path
 
 @dataclass(frozen=True)
 class Items:
-    """A catalogue. ends: what ends a candidate behind an item; none where an item ends by itself."""
+    """A catalogue. ends: what ends a candidate behind an item; none where an item ends by itself. least: of
+    shorter items none is in the language."""
 
     items: frozenset[Path]
     ends: frozenset[int]
+    least: int = 0
 
     def allowed(self, path: Path) -> Collection[int]:
-        begun = [item for item in self.items if item[: len(path)] == path]
+        begun = [item for item in self._long_enough() if item[: len(path)] == path]
         follow = {item[len(path)] for item in begun if len(item) > len(path)}
-        return follow | self.ends if path in self.items else follow
+        return follow | self.ends if path in self._long_enough() else follow
 
     def complete(self, path: Path) -> bool:
-        return not self.ends and path in self.items
+        return not self.ends and path in self._long_enough()
+
+    def _long_enough(self) -> frozenset[Path]:
+        return frozenset(item for item in self.items if len(item) >= self.least)
 
 
 @dataclass(frozen=True)

@@ -114,9 +114,10 @@ def catalogues(draw: st.DrawFn) -> Batch:
 
 @st.composite
 def asked(draw: st.DrawFn, model: Markov, language: Language, **constraint: Any) -> Asked:
-    return Asked(
-        draw(prompts(model.vocab)), draw(STRATEGIES), draw(options(model, language, **constraint)), language
-    )
+    chosen = draw(options(model, language, **constraint))
+    if isinstance(language, Items):
+        language = replace(language, least=chosen.min_tokens)
+    return Asked(draw(prompts(model.vocab)), draw(STRATEGIES), chosen, language)
 
 
 @given(catalogues())

@@ -181,6 +181,36 @@ def test_an_answer_that_can_t_be_told_leaves_its_branch_out() -> None:
         assert (pool.ranked(), pool.votes()) == ([], [])
 
 
+def not_z(text: str) -> str:
+    if text.endswith("z"):
+        raise LookupError(text)
+    return text[-1]
+
+
+ANSWERING: dict[str, Callable[[], Policy]] = {
+    "best of n": lambda: BestOfN(9, answer=not_z),
+    "self-consistency": lambda: SelfConsistency(not_z, 9),
+    "adaptive": lambda: AdaptiveConsistency(not_z, 20),
+    "step beam": lambda: StepBeam(3, 3, answer=not_z),
+    "dvts": lambda: Dvts(3, 3, answer=not_z),
+    "rebase": lambda: Rebase(7, answer=not_z),
+    "uct": lambda: Mcts(50, expand=3, batch=4, answer=not_z),
+    "rollout": lambda: Mcts(50, expand=3, batch=2, rollout=True, answer=not_z),
+    "ab-mcts": lambda: TreeQuest(trials=15, batch=3, answer=not_z),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERING)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_an_answer_that_fails_leaves_no_other_branch_out(name: str, seed: int) -> None:
+    lab, policy = Lab(seed), ANSWERING[name]()
+    with pytest.raises(LookupError) as caught:
+        lab.run(policy)
+    failed = [branch for branch in lab.finished if branch.completion.endswith("z")]
+    assert str(caught.value) == failed[0].completion
+    assert {b.id for b in policy.ranked()} == {b.id for b in lab.finished} - {b.id for b in failed}
+
+
 @pytest.mark.parametrize(
     ("aggregate", "expected"), [("last", 0.5), ("min", 0.2), ("mean", 0.5), ("product", 0.08)]
 )

@@ -11,6 +11,7 @@ import pytest
 from forkdecode import LLM, Beam, Finished, InvalidRequestError, JsonSchema, Lark, Regex, Sample, Strategy
 from forkdecode.constraints.grammar import Grammars
 from forkdecode.constraints.grammar_text import GrammarSpec
+from forkdecode.requests import tokenizing
 from forkdecode.rpc.v1 import decode_pb2 as pb
 from forkdecode.rpc.v1.decode_pb2_grpc import DecodeServiceStub
 from tests.llm.grammar_oracle import check
@@ -75,6 +76,32 @@ def test_grammars_that_take_long_hold_up_nobody_else(
             assert isinstance(events[-1], Finished)
         assert stub.Tokenize(pb.TokenizeRequest(prompt=pb.Prompt(text="a"))).token_ids
         assert list(running)
+    finally:
+        go.set()
+    for call in slow:
+        assert list(call)
+
+
+def test_long_prompts_with_grammars_hold_up_one_another_alone(
+    stub: DecodeServiceStub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More of them than there are threads for, which are tokenized one after the other."""
+    long, go, entered, plain = "abcdefgh" * 30, threading.Event(), threading.Event(), tokenizing.encode_prompt
+
+    def late(tokenizer: Any, prompt: Any, **more: Any) -> tuple[int, ...]:
+        if prompt == long:
+            entered.set()
+            go.wait(60)
+        return plain(tokenizer, prompt, **more)
+
+    monkeypatch.setattr(tokenizing, "LONG_TEXT", 128)
+    monkeypatch.setattr("forkdecode.server.workers.LARGE", 128)
+    monkeypatch.setattr(tokenizing, "encode_prompt", late)
+    slow = [stub.Decode(request_of(prompt=long, constraint=Regex("x*"), max_tokens=2)) for _ in range(5)]
+    assert entered.wait(60)
+    try:
+        for spec in (None, Regex("y*")):
+            assert list(stub.Decode(request_of(constraint=spec, max_tokens=2), timeout=30))
     finally:
         go.set()
     for call in slow:

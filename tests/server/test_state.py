@@ -108,18 +108,19 @@ def test_draining_lets_requests_finish_and_takes_no_more(server: Running, puppet
 
 def test_what_does_not_finish_in_time_is_ended(server: Running, puppet: Puppet) -> None:
     with stub_of(server) as stub:
-        running = stub.Decode(request_of(max_tokens=4))
-        job = puppet.job(0)
-        puppet.step(job, [5])
-        assert list(next(running).deltas[0].token_ids) == [5]
+        calls = {name: stub.Decode(request_of(max_tokens=4, name=name)) for name in ("a", "b", "c")}
+        puppet.step(puppet.named("a"), [5])
+        assert list(next(calls["a"]).deltas[0].token_ids) == [5]
+        puppet.job(2)
         server.begin(server.server.drain(0.0)).result(60)
-        code, error = refused(lambda: running)
-    assert code is grpc.StatusCode.UNAVAILABLE
-    assert "shut down before the request finished" in str(error)
-    assert error.retry_after
-    assert error.request_id == job.request.request_id
-    assert puppet.cancelled == [job.request.request_id]
-    assert server.lines("grace_over", 1)[0]["ended"] == 1
+        for name, call in calls.items():
+            code, error = refused(lambda call=call: call)
+            assert code is grpc.StatusCode.UNAVAILABLE
+            assert "shut down before the request finished" in str(error)
+            assert error.retry_after
+            assert error.request_id == name
+    assert sorted(puppet.cancelled) == sorted(calls)
+    assert server.lines("grace_over", 1)[0]["ended"] == 3
 
 
 def test_an_error_that_nobody_expected_tells_nothing_and_logs_no_prompt(

@@ -468,13 +468,17 @@ class TestEnds:
             draining.result(60)
 
     def test_of_a_server_that_waits_no_longer(self, puppet: Puppet) -> None:
-        with running_server(puppet.backend()) as server, raw(server) as busy:
-            busy.open()
-            busy.command(Decode(1, (0,), Sample(), SHORT))
-            puppet.job(0)
+        with running_server(puppet.backend()) as server, raw(server) as busy, raw(server) as other:
+            names = {session: session.open().tree for session in (busy, other)}
+            for count, session in enumerate(names):
+                session.command(Decode(1, (0,), Sample(), SHORT))
+                puppet.job(count)
             server.begin(server.server.drain(0)).result(60)
-            assert busy.status()[0] is grpc.StatusCode.UNAVAILABLE
-            puppet.await_cancel()
+            for session, name in names.items():
+                code, error = session.status()
+                assert code is grpc.StatusCode.UNAVAILABLE
+                assert error.request_id == name
+            puppet.await_cancel(2)
 
 
 TOKENS = """

@@ -115,6 +115,7 @@ def run(policy: Policy, model: Markov, max_tokens: int, *, seed: int = 0) -> Run
             break
         rows, last = decision.next_rows(rows), decision.tokens
     out.batch = policy.results()
+    assert len(out.batch) <= policy.max_results
     out.paths = history.paths(out.batch)
     out.results = [
         (tuple(p.tokens.tolist()), float(s), int(r))

@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 
 from forkdecode.config import EngineConfig
 from forkdecode.engine.core import Engine
-from forkdecode.engine.port import Job
+from forkdecode.engine.jobs import JobTable
+from forkdecode.engine.outgoing import Outgoing
+from forkdecode.engine.port import Job, Sink
 from forkdecode.errors import ForkdecodeError
 from forkdecode.model.info import ModelInfo
 from forkdecode.requests.prepare import RequestMaker
@@ -31,6 +33,9 @@ from forkdecode.tree_types import (
     TreeLimits,
 )
 from forkdecode.types import Options, Strategy
+from forkdecode.wire.frames import TooLongError
+from forkdecode.wire.messages import Events
+from forkdecode.wire.records import CODEC
 from tests.llm.models import EOS_ID, TOKENIZER, VOCAB
 from tests.scheduler.toy import ToyRunner
 
@@ -89,6 +94,45 @@ class InlinePort:
             last = isinstance(event, (GroupFinished, GroupFailed))
             job = self._jobs.pop(event.request_id) if last else self._jobs[event.request_id]
             job.sink(event)
+
+
+class CrossedPort(InlinePort):
+    """One whose events come as they do from an engine process. limit: bytes of a frame."""
+
+    def __init__(self, num_blocks: int = 4096, limit: int = 2**20, **config: Any) -> None:
+        super().__init__(num_blocks, **config)
+        self.limit = limit
+        self._outgoing = Outgoing(self)  # type: ignore[arg-type]
+        self._asked = JobTable()
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        self._asked.add(jobs, self._asked.reserve(len(jobs)))
+        super().submit([Job(job.request, self._crossing(job.request)) for job in jobs])
+
+    def _crossing(self, request: DecodeRequest) -> Sink:
+        return self._outgoing.sink(
+            request.request_id, ended=lambda: None, cancel=lambda: super(CrossedPort, self).cancel(request)
+        )
+
+    def cancel(self, request: DecodeRequest) -> None:
+        super().cancel(request)
+        self._outgoing.flush()
+
+    def step(self) -> bool:
+        worked = super().step()
+        self._outgoing.flush()
+        return worked
+
+    def put(self, payload: bytes) -> None:
+        """As an outbox does; what it sends is there at once."""
+        if len(payload) > self.limit:
+            raise TooLongError(f"a message of {len(payload)} bytes; at most {self.limit}")
+        message = CODEC.decode(payload)
+        assert isinstance(message, Events)
+        self._asked.deliver(message.events)
+
+    def room(self) -> None:
+        """There always is."""
 
 
 class Driven:

@@ -527,33 +527,3 @@ def test_characters_that_a_node_does_not_complete_are_text_of_those_that_do() ->
     half = Driven(e_acute[:1])
     assert half.node(0).text == ""
     assert half.accepted(Extend(1, 0, e_acute[1:]))[0].text == "é"
-
-
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_a_child_that_ended_stays_counted_when_its_last_sibling_is_stopped(seed: int) -> None:
-    tree = Driven(seed=seed)
-    options = Options(max_tokens=40, allowed_token_ids=ids("abcd"), stop=("a",), min_tokens=6)
-    children = [info.node for info in tree.accepted(Decode(1, (0,), Sample(n=4), options))]
-    while all(tree.node(n).state == "generating" for n in children):
-        assert tree.step()
-    running = tuple(n for n in children if tree.node(n).state == "generating")
-    assert running
-    tree.accepted(Stop(2, running))
-    tree.run()
-    stats = tree.port.stats()
-    assert stats.held_nodes == tree.session.held_nodes == 1 + len(children) - len(running)
-    assert stats.used_blocks <= tree.session.blocks
-    tree.close()
-
-
-def test_what_a_group_leaves_that_outgrows_the_pool_is_counted() -> None:
-    tree = Driven(port=InlinePort(num_blocks=16, overcommit=True))
-    options = Options(max_tokens=60, ignore_eos=True)
-    tree.accepted(Decode(1, (0,), Sample(n=3), options))
-    tree.run()
-    assert isinstance(tree.said(Done)[-1].error, CapacityError)
-    stats = tree.port.stats()
-    assert stats.held_nodes == tree.session.held_nodes == 4
-    assert stats.used_blocks <= tree.session.blocks
-    tree.accepted(Prune(2, (1, 2, 3)))
-    tree.close()

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
-import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar, overload
@@ -17,14 +15,14 @@ from forkdecode.calls.tree.drawing import draw, write_page
 from forkdecode.calls.tree.link import TreeLink
 from forkdecode.calls.tree.node import Node
 from forkdecode.calls.tree.parts import Importing, exports
+from forkdecode.calls.tree.receiver import Receiver
 from forkdecode.calls.tree.saved import read_saved, while_open, write_saved
 from forkdecode.calls.tree.stream import NodeStream
 from forkdecode.calls.tree.verbs import Nodes, Verb
 from forkdecode.calls.tree.view import Reply, TreeView
-from forkdecode.checks import check_float
 from forkdecode.errors import ForkdecodeError, invalid
 from forkdecode.results import ScoredContinuation
-from forkdecode.tree_types import Command, Decode, NodePath, TreeEvent, TreeLimits, TreeOpened
+from forkdecode.tree_types import Command, Decode, NodePath, TreeLimits, TreeOpened
 from forkdecode.types import Greedy, Options, Sample
 
 T = TypeVar("T")
@@ -41,10 +39,9 @@ class Tree:
     def __init__(self, link: TreeLink) -> None:
         self._link = link
         self._view = TreeView()
-        self._changed = threading.Condition()
-        self._receiving = False
+        self._receiver = Receiver(link, self._view)
         self._finalizer = weakref.finalize(self, link.close)
-        opened = self._wait(lambda: self._view.opened)
+        opened = self._receiver.until(lambda: self._view.opened)
         assert opened is not None, "waited for"
         self._opened: TreeOpened = opened
 
@@ -84,12 +81,12 @@ class Tree:
     @property
     def nodes(self) -> tuple[Node, ...]:
         """All that are not pruned, by number."""
-        with self._changed:
+        with self._receiver.changed:
             return tuple(self._view.nodes.values())
 
     def node(self, number: int) -> Node:
         """The node of a number. Raises InvalidRequestError."""
-        with self._changed:
+        with self._receiver.changed:
             if number not in self._view.nodes:
                 raise invalid("node", f"{number!r} is not in this tree", "numbers of live nodes")
             return self._view.nodes[number]
@@ -141,13 +138,13 @@ class Tree:
         verb = verbs.decode(nodes, strategy, step, seed, options, given, at_once=True, stream=True)
         _, reply = self._send(verb)
         self._await(verb, reply)
-        return NodeStream(reply, self._wait, partial(self._stop_running, reply))
+        return NodeStream(reply, self._receiver.until, partial(self._stop_running, reply))
 
     def wait(self, nodes: Nodes, timeout: float | None = None) -> None:
         """Until none of them is being generated. Raises TimeoutError after `timeout` seconds."""
         chosen = verbs.some(nodes)
         verbs.check_own(chosen, self.name)
-        self._wait(lambda: not any(node.is_generating for node in chosen), timeout)
+        self._receiver.until(lambda: not any(node.is_generating for node in chosen), timeout)
 
     def fork(self, node: Node, n: int = 1, *, seeds: Sequence[int] | None = None) -> list[Node]:
         """n nodes of the same path whose draws differ. seeds: by default the node's next ones."""
@@ -243,7 +240,7 @@ class Tree:
         scores: shown at their nodes, pruned ones too; by default the log-probabilities. May be called
         after close(). Raises InvalidRequestError and OSError.
         """
-        with self._changed:
+        with self._receiver.changed:
             picture = draw(self._view, title, scores)
         write_page(path, picture)
 
@@ -260,7 +257,7 @@ class Tree:
         paths: list[NodePath] = []
         with while_open(self._view):
             paths = self.export([node for node in self.nodes if not node.is_generating])
-        with self._changed:
+        with self._receiver.changed:
             picture = draw(self._view, title, scores)
         write_saved(path, picture, paths)
 
@@ -293,7 +290,7 @@ class Tree:
         return verb.read(reply)
 
     def _send(self, verb: Verb[T]) -> tuple[Command | None, Reply]:
-        with self._changed:
+        with self._receiver.changed:
             if self._view.error is not None:
                 raise self._view.error
             if verb.nothing:
@@ -309,7 +306,7 @@ class Tree:
             return command, reply
 
     def _await(self, verb: Verb[T], reply: Reply) -> None:
-        self._wait(lambda: verb.ready(reply))
+        self._receiver.until(lambda: verb.ready(reply))
         if reply.error is not None:
             raise reply.error
 
@@ -321,37 +318,3 @@ class Tree:
     def _stop_running(self, reply: Reply) -> None:
         with contextlib.suppress(ForkdecodeError):
             self._send(verbs.stop(verbs.running(reply)))
-
-    def _wait(self, done: Callable[[], T], timeout: float | None = None) -> T:
-        """Receives events until `done` says so, and returns what it says. One thread receives for all."""
-        deadline = None if timeout is None else time.monotonic() + max(0.0, check_float("timeout", timeout))
-        with self._changed:
-            while True:
-                if found := done():
-                    return found
-                if self._view.error is not None:
-                    raise self._view.error
-                left = None if deadline is None else min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
-                if self._receiving:
-                    if not self._changed.wait(left) and left is not None:
-                        raise TimeoutError(f"not there after {timeout} s")
-                else:
-                    self._receive(left)
-
-    def _receive(self, timeout: float | None) -> None:
-        """Takes one event, as the one that does; others may send meanwhile."""
-        self._receiving = True
-        self._changed.release()
-        event: TreeEvent | ForkdecodeError | None = None
-        try:
-            event = self._link.receive(timeout)
-        except ForkdecodeError as error:
-            event = error
-        finally:
-            self._changed.acquire()
-            self._receiving = False
-            if isinstance(event, ForkdecodeError):
-                self._view.fail(event)
-            elif event is not None:
-                self._view.apply(event)
-            self._changed.notify_all()

@@ -9,6 +9,20 @@ from forkdecode_kernels.triton.numerics import narrowed, tanh
 
 
 @triton.jit
+def heads_of(program, lane, GROUP: tl.constexpr, SHARE: tl.constexpr):
+    """-> the kv head, which of the query heads lane 0 .. SHARE - 1 are, and whether they are.
+
+    The GROUP query heads of a kv head are cut into shares of SHARE, a program each: program is
+    kv head * shares + share. Where there are several, the last one may be short.
+    """
+    SHARES: tl.constexpr = (GROUP + SHARE - 1) // SHARE
+    if SHARES == 1:
+        return program, program * GROUP + lane, lane < GROUP
+    own = program % SHARES * SHARE + lane
+    return program // SHARES, program // SHARES * GROUP + own, (lane < SHARE) & (own < GROUP)
+
+
+@triton.jit
 def attend(
     q,
     query_position,

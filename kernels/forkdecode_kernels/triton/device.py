@@ -1,4 +1,4 @@
-"""Which table of tile shapes a device takes."""
+"""Which table of tile shapes a device takes, and which options its compiler."""
 
 from __future__ import annotations
 
@@ -15,3 +15,9 @@ def family(device: torch.device) -> Family:
         return "cuda"
     major, _ = torch.cuda.get_device_capability(device)
     return "blackwell" if major >= 10 else "cuda" if major == 9 else "ampere"
+
+
+def at_most(registers: int, device: torch.device) -> dict[str, int]:
+    """Registers of a thread, as Triton's option: NVIDIA's compiler, left to itself, aims at an occupancy of
+    its own and may spill for that. AMD's knows no such option."""
+    return {} if family(device) == "amd" else {"maxnreg": registers}

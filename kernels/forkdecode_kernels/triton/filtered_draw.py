@@ -7,10 +7,14 @@ from dataclasses import dataclass
 import torch
 import triton
 
+from forkdecode_kernels.triton.device import at_most
 from forkdecode_kernels.triton.draw_kernels import distribution_kernel, draw_kernel, filter_rows_kernel
 from forkdecode_kernels.triton.tiles import power_of_two
 
 CHUNK = 4096
+FILTER_WARPS = 8
+FILTER_REGISTERS = 128
+"""Of a thread: a multiprocessor holds two programs. Left to itself the compiler spills sooner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,8 @@ def filtered_draw(
         ties_before,
         *shape,
         CHUNK=chunk,
-        num_warps=8,
+        num_warps=FILTER_WARPS,
+        **at_most(FILTER_REGISTERS, device),
     )
     if children:
         draw_kernel[(children,)](

@@ -7,10 +7,16 @@ import triton
 import triton.language as tl
 
 from forkdecode_kernels.node_list import NodeList
-from forkdecode_kernels.triton.attend import attend, normalized, with_sink
+from forkdecode_kernels.triton.attend import attend, heads_of, normalized, with_sink
 from forkdecode_kernels.triton.device import family
 from forkdecode_kernels.triton.numerics import INTERPRETED, narrowed
-from forkdecode_kernels.triton.tiles import attention_tiles, merge_warps, padded_dim, power_of_two
+from forkdecode_kernels.triton.tiles import (
+    attention_tiles,
+    merge_shape,
+    padded_dim,
+    power_of_two,
+    share_heads,
+)
 
 
 @triton.jit
@@ -38,6 +44,7 @@ def node_attention_kernel(
     stride_ot,
     stride_oh,
     GROUP: tl.constexpr,
+    SHARE: tl.constexpr,
     NUM_HEADS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -50,13 +57,12 @@ def node_attention_kernel(
     SINKS: tl.constexpr,
     EMULATE: tl.constexpr,
 ):
-    """Grid (items, K). Items past *count do nothing, so that one captured graph serves every plan.
+    """Grid (items, K * shares). Items past *count do nothing, so that one captured graph serves every plan.
 
-    BLOCK_M rows hold the BLOCK_M // GROUP queries of an item times the GROUP query heads of one kv
-    head. See forkdecode_kernels.node_list for the fields of an item.
+    BLOCK_M rows hold the BLOCK_M // SHARE queries of an item times the SHARE query heads, of one kv head,
+    that are the program's. See forkdecode_kernels.node_list for the fields of an item.
     """
     item = tl.program_id(0)
-    kv_head = tl.program_id(1)
     if item < tl.load(count_ptr):
         field_ptr = items_ptr + item * 8
         first_query = tl.load(field_ptr)
@@ -68,9 +74,9 @@ def node_attention_kernel(
 
         lane_m = tl.arange(0, BLOCK_M)
         lane_d = tl.arange(0, PADDED_DIM)
-        query = lane_m // GROUP
-        head = kv_head * GROUP + lane_m % GROUP
-        live = (query < num_queries) & (query < BLOCK_M // GROUP)
+        query = lane_m // SHARE
+        kv_head, head, own = heads_of(tl.program_id(1), lane_m % SHARE, GROUP, SHARE)
+        live = (query < num_queries) & (query < BLOCK_M // SHARE) & own
         mask = live[:, None] & (lane_d < HEAD_DIM)[None, :]
         row = tl.load(queries_ptr + first_query + query, mask=live, other=0).to(tl.int64)
         q_at = q_ptr + (row * stride_qt + head * stride_qh)[:, None] + lane_d[None, :]
@@ -142,6 +148,7 @@ def merge_parts_kernel(
     stride_ot,
     stride_oh,
     GROUP: tl.constexpr,
+    SHARE: tl.constexpr,
     NUM_HEADS: tl.constexpr,
     BLOCK_G: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -149,17 +156,15 @@ def merge_parts_kernel(
     SINKS: tl.constexpr,
     EMULATE: tl.constexpr,
 ):
-    """Grid (queries, K): each query's parts, in the order of the list, become its output.
+    """Grid (queries, K * shares): each query's parts, in the order of the list, become its output.
 
     A query without parts gets zeros. The fixed order makes the result independent of the batch.
     """
     i = tl.program_id(0)
-    kv_head = tl.program_id(1)
     if i < tl.load(count_ptr):
         lane_g = tl.arange(0, BLOCK_G)
         lane_d = tl.arange(0, PADDED_DIM)
-        live = lane_g < GROUP
-        head = kv_head * GROUP + lane_g
+        _, head, live = heads_of(tl.program_id(1), lane_g, GROUP, SHARE)
         mask = live[:, None] & (lane_d < HEAD_DIM)[None, :]
         best = tl.full([BLOCK_G], float("-inf"), tl.float32)
         total = tl.zeros([BLOCK_G], tl.float32)
@@ -199,21 +204,24 @@ def node_attention(
     out = torch.empty(tokens, heads, dim, dtype=query.dtype, device=query.device)
     values = torch.empty(nodes.num_parts, heads, dim, dtype=torch.float32, device=query.device)
     lse = torch.empty(nodes.num_parts, heads, dtype=torch.float32, device=query.device)
-    num_kv_heads = kv.shape[1]
+    num_kv_heads, kind = kv.shape[1], family(query.device)
+    group = heads // num_kv_heads
+    share = share_heads(dim, query.element_size(), group, kind)
+    programs = num_kv_heads * triton.cdiv(group, share)
     query = query if query.stride(2) == 1 else query.contiguous()
     common = {
-        "GROUP": heads // num_kv_heads,
+        "GROUP": group,
         "NUM_HEADS": heads,
         "HEAD_DIM": dim,
         "PADDED_DIM": padded_dim(dim),
         "SINKS": sinks is not None,
         "EMULATE": INTERPRETED,
     }
-    tiles = attention_tiles(dim, query.element_size(), heads // num_kv_heads, family(query.device))
+    tiles = attention_tiles(dim, query.element_size(), group, kind)
     for i, (tile, items) in enumerate(zip(tiles, (nodes.small_items, nodes.large_items), strict=True)):
         if not len(items):
             continue
-        node_attention_kernel[(len(items), num_kv_heads)](
+        node_attention_kernel[(len(items), programs)](
             query,
             kv[0],
             kv[1],
@@ -237,17 +245,18 @@ def node_attention(
             out.stride(0),
             out.stride(1),
             **common,
+            SHARE=share,
             BLOCK_M=tile.block_m,
             BLOCK_N=tile.block_n,
             BLOCK_SIZE=kv.shape[3],
             CAUSAL=nodes.causal,
             WINDOW=window is not None,
             SOFTCAP=softcap is not None,
-            num_warps=tile.num_warps,
-            num_stages=tile.num_stages,
+            **tile.launch(score_options=nodes.causal or window is not None or softcap is not None),
         )
     if len(nodes.merged):
-        merge_parts_kernel[(len(nodes.merged), num_kv_heads)](
+        merged, warps = merge_shape(group, dim)
+        merge_parts_kernel[(len(nodes.merged), num_kv_heads * triton.cdiv(group, merged))](
             values,
             lse,
             out,
@@ -259,7 +268,8 @@ def node_attention(
             out.stride(0),
             out.stride(1),
             **common,
-            BLOCK_G=power_of_two(heads // num_kv_heads),
-            num_warps=merge_warps(heads // num_kv_heads, dim),
+            SHARE=merged,
+            BLOCK_G=power_of_two(merged),
+            num_warps=warps,
         )
     return out

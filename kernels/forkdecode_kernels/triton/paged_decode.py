@@ -6,11 +6,17 @@ import torch
 import triton
 import triton.language as tl
 
-from forkdecode_kernels.triton.attend import attend, normalized, with_sink
+from forkdecode_kernels.triton.attend import attend, heads_of, normalized, with_sink
 from forkdecode_kernels.triton.device import family
 from forkdecode_kernels.triton.node_attention import merge_parts_kernel
 from forkdecode_kernels.triton.numerics import INTERPRETED, narrowed
-from forkdecode_kernels.triton.tiles import attention_tiles, merge_warps, padded_dim, power_of_two
+from forkdecode_kernels.triton.tiles import (
+    attention_tiles,
+    merge_shape,
+    padded_dim,
+    power_of_two,
+    share_heads,
+)
 
 
 @triton.jit
@@ -36,6 +42,7 @@ def paged_decode_kernel(
     stride_ot,
     stride_oh,
     GROUP: tl.constexpr,
+    SHARE: tl.constexpr,
     NUM_HEADS: tl.constexpr,
     NUM_SPLITS: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -48,9 +55,8 @@ def paged_decode_kernel(
     SINKS: tl.constexpr,
     EMULATE: tl.constexpr,
 ):
-    """Grid (R, K, NUM_SPLITS). Row r attends to the first lengths[r] tokens of tables[r]."""
+    """Grid (R, K * shares, NUM_SPLITS). Row r attends to the first lengths[r] tokens of tables[r]."""
     row = tl.program_id(0)
-    kv_head = tl.program_id(1)
     split = tl.program_id(2)
     length = tl.load(lengths_ptr + row)
     first = 0
@@ -62,8 +68,7 @@ def paged_decode_kernel(
 
     lane_m = tl.arange(0, BLOCK_M)
     lane_d = tl.arange(0, PADDED_DIM)
-    live = lane_m < GROUP
-    head = kv_head * GROUP + lane_m
+    kv_head, head, live = heads_of(tl.program_id(1), lane_m, GROUP, SHARE)
     mask = live[:, None] & (lane_d < HEAD_DIM)[None, :]
     q_at = q_ptr + row.to(tl.int64) * stride_qt + (head * stride_qh)[:, None] + lane_d[None, :]
     q = tl.load(q_at, mask=mask, other=0.0)
@@ -125,6 +130,8 @@ def paged_decode(
     num_kv_heads = kv.shape[1]
     group = heads // num_kv_heads
     device = query.device
+    share = share_heads(dim, query.element_size(), group, family(device))
+    programs = num_kv_heads * triton.cdiv(group, share)
     query = query if query.stride(2) == 1 else query.contiguous()
     out = torch.empty(rows, heads, dim, dtype=query.dtype, device=device)
     num_parts = rows * splits if splits > 1 else 0
@@ -138,8 +145,8 @@ def paged_decode(
         "SINKS": sinks is not None,
         "EMULATE": INTERPRETED,
     }
-    tile, _ = attention_tiles(dim, query.element_size(), group, family(query.device))
-    paged_decode_kernel[(rows, num_kv_heads, splits)](
+    tile, _ = attention_tiles(dim, query.element_size(), group, family(device))
+    paged_decode_kernel[(rows, programs, splits)](
         query,
         kv[0],
         kv[1],
@@ -161,18 +168,19 @@ def paged_decode(
         out.stride(0),
         out.stride(1),
         **common,
+        SHARE=share,
         NUM_SPLITS=splits,
         BLOCK_M=tile.block_m,
         BLOCK_N=tile.block_n,
         BLOCK_SIZE=kv.shape[3],
         WINDOW=window is not None,
         SOFTCAP=softcap is not None,
-        num_warps=tile.num_warps,
-        num_stages=tile.num_stages,
+        **tile.launch(score_options=window is not None or softcap is not None),
     )
     if splits > 1:
         parts = torch.arange(num_parts + 1, dtype=torch.int32, device=device)
-        merge_parts_kernel[(rows, num_kv_heads)](
+        merged, warps = merge_shape(group, dim)
+        merge_parts_kernel[(rows, num_kv_heads * triton.cdiv(group, merged))](
             values,
             lse,
             out,
@@ -184,7 +192,8 @@ def paged_decode(
             out.stride(0),
             out.stride(1),
             **common,
-            BLOCK_G=power_of_two(group),
-            num_warps=merge_warps(group, dim),
+            SHARE=merged,
+            BLOCK_G=power_of_two(merged),
+            num_warps=warps,
         )
     return out

@@ -183,7 +183,7 @@ def test_padding_tokens_are_zero_and_rows_mix() -> None:
     assert (out[-3:] == 0).all()
 
 
-@pytest.mark.parametrize("group", [1, 3, 7, 16, 24])
+@pytest.mark.parametrize("group", [1, 3, 7, 16, 24, 71])
 def test_group_sizes(group: int) -> None:
     rows = grow_forest(np.random.default_rng(group), 16, trunk=2, branches=[3], tail=20)
     check(rows, Shape(heads=2 * group), torch.bfloat16)

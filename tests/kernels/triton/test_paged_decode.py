@@ -58,7 +58,7 @@ def test_head_dims_and_dtypes(dim: int, dtype: torch.dtype) -> None:
     check(some_rows(dim + 1, 16, (2,)), Shape(dim=dim), dtype, splits, seed=dim)
 
 
-@pytest.mark.parametrize("group", [1, 7, 16, 24])
+@pytest.mark.parametrize("group", [1, 7, 16, 24, 71])
 def test_group_sizes(group: int) -> None:
     check(some_rows(group, 16, (2,)), Shape(heads=2 * group), torch.bfloat16, splits=2)
 

@@ -5,20 +5,33 @@ from __future__ import annotations
 import pytest
 
 from forkdecode_kernels.node_attention import HEAD_DIMS
-from forkdecode_kernels.triton.tiles import Family, attention_tiles, merge_warps, padded_dim, tile_queries
+from forkdecode_kernels.triton.tiles import (
+    Family,
+    Tile,
+    attention_tiles,
+    merge_shape,
+    padded_dim,
+    share_heads,
+    tile_queries,
+)
+
+FAMILIES: tuple[Family, ...] = ("ampere", "cuda", "blackwell", "amd")
 
 
-@pytest.mark.parametrize("family", ["ampere", "cuda", "blackwell", "amd"])
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("element_bytes", [2, 4])
 def test_every_group_fits_its_tiles(family: Family, element_bytes: int) -> None:
     for dim in (1, 16, *HEAD_DIMS):
-        for group in (1, 3, 7, 16, 24, 64, 71, 128):
+        for group in (1, 3, 7, 16, 24, 33, 48, 64, 71, 128, 300):
+            share = share_heads(dim, element_bytes, group, family)
+            assert share == group or attention_tiles(dim, element_bytes, group, family)[1].block_m < group
             for tile in attention_tiles(dim, element_bytes, group, family):
-                assert tile.block_m >= max(16, group)
+                assert tile.block_m >= max(16, share)
                 assert {tile.block_m.bit_count(), tile.block_n.bit_count(), tile.num_warps.bit_count()} == {1}
                 assert tile.block_n >= 16, "the least that tensor cores take"
             small, large = tile_queries(dim, element_bytes, group, family)
             assert 1 <= small <= large
+            assert large * share <= tile.block_m
 
 
 @pytest.mark.parametrize(("dim", "padded"), [(1, 64), (64, 64), (80, 128), (96, 128), (256, 256)])
@@ -27,7 +40,33 @@ def test_lanes_of_a_head(dim: int, padded: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("group", "dim", "warps"), [(1, 64, 2), (4, 128, 2), (4, 256, 2), (16, 128, 4), (24, 256, 8), (71, 64, 8)]
-)
-def test_warps_of_a_merge(group: int, dim: int, warps: int) -> None:
-    assert merge_warps(group, dim) == warps
+    ("group", "dim", "shape"),
+    [
+        (1, 64, (1, 2)), (4, 128, (4, 2)), (4, 256, (4, 2)), (16, 128, (16, 4)),
+        (24, 128, (24, 8)), (24, 256, (12, 8)), (71, 64, (36, 8)), (128, 256, (16, 8)),
+    ],
+)  # fmt: skip
+def test_merges_of_a_program(group: int, dim: int, shape: tuple[int, int]) -> None:
+    """Query heads and warps."""
+    assert merge_shape(group, dim) == shape
+
+
+@pytest.mark.parametrize(("group", "share"), [(64, 64), (65, 33), (71, 36), (128, 64), (129, 43)])
+def test_heads_beyond_a_tile_are_cut_into_equal_shares(group: int, share: int) -> None:
+    assert share_heads(64, 2, group) == share
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_only_nvidias_compiler_is_told_registers(family: Family) -> None:
+    """AMD's knows no such option."""
+    for dim in HEAD_DIMS:
+        for element_bytes in (2, 4):
+            for tile in attention_tiles(dim, element_bytes, 4, family):
+                for told in tile.registers:
+                    assert told is None or (family != "amd" and told * 32 * tile.num_warps <= 65_536)
+
+
+def test_a_tile_is_launched_as_it_says() -> None:
+    shape = {"num_warps": 8, "num_stages": 2}
+    assert Tile(64, 32, 8, 2, (None, 255)).launch(score_options=False) == shape
+    assert Tile(64, 32, 8, 2, (None, 255)).launch(score_options=True) == shape | {"maxnreg": 255}
