@@ -10,7 +10,7 @@ from llguidance import LLTokenizer
 from numpy.typing import NDArray
 
 from forkdecode.step import I64
-from forkdecode.text.token_bytes import TokenBytes, Tokenizer
+from forkdecode.text.token_bytes import TokenBytes
 
 Words = NDArray[np.uint32]
 _SPACE = b" "
@@ -91,11 +91,6 @@ def grammar_tokens(
         pieces += [p[1:] if p.startswith(_SPACE) else b"" for p in pieces[:vocab_size]]
     tokenizer = LLTokenizer(_Vocabulary(pieces, special, eos_ids[0]), eos_token=list(eos_ids))  # type: ignore[arg-type]
     return GrammarTokens(tokenizer, width, -(-len(pieces) // 32), bits(eos_ids, width), first)
-
-
-def special_names(tokenizer: Tokenizer) -> dict[int, str]:
-    """The names of a tokenizer's special tokens."""
-    return {i: str(token.content) for i, token in tokenizer.added_tokens_decoder.items() if token.special}
 
 
 def bits(ids: Sequence[int] | I64, width: int) -> Words:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 from forkdecode.calls.ranking import unranked
 from forkdecode.config import EngineConfig
@@ -13,11 +12,7 @@ from forkdecode.scheduler.keeping import check_keep
 from forkdecode.scheduler.request import DecodeRequest, check_capacity
 from forkdecode.strategies.factory import make_policy
 from forkdecode.types import Beam, CustomScorer, DiverseBeam
-from forkdecode.wire.messages import Hello, Submit
-from forkdecode.wire.records import CODEC
-
-_SUBMIT_CHUNK = 64
-"""Requests a frame: the engine begins with the first while the others are on their way."""
+from forkdecode.wire.messages import Hello
 
 
 def crossing(request: DecodeRequest) -> DecodeRequest:
@@ -30,13 +25,6 @@ def crossing(request: DecodeRequest) -> DecodeRequest:
     if strategy is request.strategy and request.constraint is None:
         return request
     return dataclasses.replace(request, strategy=strategy, constraint=None)
-
-
-def submits(requests: Sequence[DecodeRequest], first: int) -> list[bytes]:
-    """The messages that submit them, numbered from `first`. Raises as crossing()."""
-    sent = [crossing(request) for request in requests]
-    chunks = range(0, len(sent), _SUBMIT_CHUNK)
-    return [CODEC.encode(Submit(first + i, tuple(sent[i : i + _SUBMIT_CHUNK]))) for i in chunks]
 
 
 def check_scorer(request: DecodeRequest) -> None:

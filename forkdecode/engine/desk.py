@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 
 import structlog
 
 from forkdecode.engine.line import Line
 from forkdecode.engine.outgoing import Outgoing
 from forkdecode.engine.port import Job
+from forkdecode.engine.submission import requests_of
 from forkdecode.engine.thread import EngineThread
 from forkdecode.engine.whole import Maker
 from forkdecode.errors import ForkdecodeError, GroupFailedError, own
@@ -18,6 +20,14 @@ from forkdecode.wire.messages import AskStats, Cancel, Events, Refused, Stats, S
 from forkdecode.wire.records import CODEC
 
 _log = structlog.get_logger("forkdecode.engine")
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a Submit asks for. number: the first request's."""
+
+    number: int
+    requests: tuple[DecodeRequest, ...]
 
 
 class Desk:
@@ -49,8 +59,9 @@ class Desk:
 
     def _obey(self, message: object) -> None:
         if isinstance(message, Submit):
-            begun = map(self._maker.begin, message.requests)
-            self._line.take(message, _trees(message), [one for one in begun if one is not None])
+            asked = _Asked(message.number, requests_of(message))
+            begun = map(self._maker.begin, asked.requests)
+            self._line.take(asked, _trees(asked), [one for one in begun if one is not None])
         elif isinstance(message, Tree):
             op = message.op
             self._line.take(message, {op.tree if isinstance(op, Release) else op.source.tree}, [])
@@ -66,10 +77,10 @@ class Desk:
         request = self._live.get(number)
         if request is not None:
             self._thread.cancel(request)
-        elif self._line.holds(lambda waits: isinstance(waits, Submit) and number in _numbers(waits)):
+        elif self._line.holds(lambda waits: isinstance(waits, _Asked) and number in _numbers(waits)):
             self._cancelled.add(number)
 
-    def _serve(self, message: Submit | Tree) -> None:
+    def _serve(self, message: _Asked | Tree) -> None:
         if isinstance(message, Tree):
             self._thread.tree(message.op)
             return
@@ -78,7 +89,7 @@ class Desk:
             self._cancelled.discard(number)
             self._cancel(number)
 
-    def _submit(self, message: Submit) -> None:
+    def _submit(self, message: _Asked) -> None:
         numbers = _numbers(message)
         try:
             jobs = [self._job(*pair) for pair in zip(numbers, message.requests, strict=True)]
@@ -115,10 +126,10 @@ def _refused(request: DecodeRequest, error: Exception) -> Refused:
     return Refused(request.request_id, own(error, request.request_id))
 
 
-def _numbers(message: Submit) -> range:
+def _numbers(message: _Asked) -> range:
     return range(message.number, message.number + len(message.requests))
 
 
-def _trees(message: Submit) -> set[str]:
+def _trees(message: _Asked) -> set[str]:
     refs = (ref for request in message.requests for ref in (request.origin, request.keep))
     return {ref.tree for ref in refs if ref is not None}

@@ -17,8 +17,7 @@ from forkdecode.wire.records import CODEC
 
 PROGRAM = "forkdecode.engine.process"
 UNSENT_BYTES = 2**28
-"""Of requests that the process has not taken: beyond that no more are sent. It takes them whatever it
-computes."""
+"""Of requests that the process has not taken, new ones counted. It takes them whatever it computes."""
 
 
 class Child:
@@ -52,10 +51,9 @@ class Child:
         """Sends a message that is encoded already."""
         self._outbox.put(message)
 
-    @property
-    def is_full(self) -> bool:
-        """Whether so much waits to be sent that nothing more should. From any thread."""
-        return self._outbox.is_full
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes more may wait to be sent. From any thread."""
+        return self._outbox.has_room(size)
 
     def receive(self) -> Any:
         """The next message; None when the process has hung up. Raises ValueError for bytes that are no

@@ -14,10 +14,11 @@ from typing import Literal, TypeAlias
 
 import structlog
 
-from forkdecode.engine.crossing import check_fits, submits
+from forkdecode.engine.crossing import check_fits
 from forkdecode.engine.jobs import JobTable, tell
 from forkdecode.engine.port import Job
-from forkdecode.engine.spawn import Child
+from forkdecode.engine.spawn import UNSENT_BYTES, Child
+from forkdecode.engine.submission import submits
 from forkdecode.engine.watch import Patience, Watch
 from forkdecode.errors import (
     EngineClosedError,
@@ -102,10 +103,10 @@ class Supervisor:
         for job in jobs:
             check_fits(job.request, self.first(), self._start.config)
         first = self._jobs.reserve(len(jobs))
-        messages = submits([job.request for job in jobs], first)
+        messages = submits([job.request for job in jobs], first, UNSENT_BYTES)
         with self._lock:
             child = self._check_serving()
-            if child.is_full:
+            if not child.has_room(sum(map(len, messages))):
                 raise QueueFullError("the engine process is behind with requests", retry_after=RETRY_AFTER)
             self._jobs.add(jobs, first)
             for message in messages:

@@ -9,11 +9,11 @@ from typing import Any
 from forkdecode.allowed import Constraint
 from forkdecode.constraints.catalogues import Catalogues
 from forkdecode.constraints.continued import continued
-from forkdecode.constraints.grammar_tokens import special_names
 from forkdecode.constraints.items import without_short_items
 from forkdecode.constraints.maker import ConstraintMaker
 from forkdecode.model.loader import LoadedModel
 from forkdecode.scheduler.request import DecodeRequest
+from forkdecode.text.special_tokens import special_names
 from forkdecode.text.stop import StopAutomata, StopAutomaton
 from forkdecode.text.token_bytes import token_bytes
 

@@ -30,10 +30,11 @@ from forkdecode.types import Options, Prompt, Strategy
 class LLM:
     """A model with an engine of its own, in this process. Safe to use from several threads.
 
-    model: the default model's name, a folder, a .gguf file, a hub id, or a transformers model. tokenizer:
-    instead of the folder's or file's own, or with a transformers model; without any, prompts are token
-    ids. dtype: "auto", "float32", "bfloat16", "float16". threads: torch's threads, the
-    usable cores by default. max_positions: serve fewer positions than the model has; rope types
+    model: the default model's name, a folder, a .gguf file, a hub id, or a transformers model. That is taken,
+    its weights repacked in place: hand over copy.deepcopy(model) to keep it, and make an LLM anew when its
+    weights have changed. tokenizer: instead of the folder's or file's own, or with a transformers model;
+    without any, prompts are token ids. dtype: "auto", "float32", "bfloat16", "float16". threads: torch's
+    threads, the usable cores by default. max_positions: serve fewer positions than the model has; rope types
     "dynamic" and "longrope" need it. catalogues: what FromCatalogue can name: files of catalogues, or
     Catalogue objects, by name. Other keywords are EngineConfig's: block_size, kv_memory, ...
 

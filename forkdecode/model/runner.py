@@ -41,7 +41,7 @@ from forkdecode.model.rows_alone import RowsAlone
 from forkdecode.model.static_step import Forward, StaticStep, StepSize
 from forkdecode.model.step_shape import StepShape
 from forkdecode.model.trial_steps import TrialSteps
-from forkdecode.model.weights import TAKEN, convert
+from forkdecode.model.weights import convert, take
 from forkdecode.sampling.gather import cut, joined
 from forkdecode.sampling.select import select
 from forkdecode.step import (
@@ -95,7 +95,7 @@ class Runner:
             torch.set_num_threads(threads)
         convert(model, self.device, dtype)
         torch.nn.Module.train(model, False)
-        setattr(model, TAKEN, True)
+        take(model)
         on_cpu = self.device.type == "cpu"
         lean = LeanDecoder.of(model, dtype, linear) if decoder == "auto" and on_cpu else None
         self._decoder: LeanDecoder | GenericDecoder = lean or GenericDecoder(model)

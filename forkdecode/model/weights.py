@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
@@ -113,10 +114,37 @@ def check_floats(name: str, model: PreTrainedModel) -> None:
 def convert(model: PreTrainedModel, device: torch.device, dtype: torch.dtype) -> None:
     """Moves the model to `device` and its parameters to `dtype`, in place.
 
-    Buffers keep their dtype: rotary frequencies rounded to bfloat16 turn by whole radians too much
+    Parameters that transformers keeps in float32 beside bfloat16 (routers of experts, sinks) are float32 here
+    too. Buffers keep their dtype: rotary frequencies rounded to bfloat16 turn by whole radians too much
     or too little at position 1,000, and transformers loads them in float32 whatever the model's dtype.
     """
     torch.nn.Module.to(model, device)
-    for parameter in model.parameters():
+    stays = _kept_in_float32(model, dtype)
+    for name, parameter in model.named_parameters():
         if parameter.is_floating_point():
-            parameter.data = parameter.data.to(dtype)
+            kept = stays is not None and stays.search(name)
+            parameter.data = parameter.data.to(torch.float32 if kept else dtype)
+
+
+def _kept_in_float32(model: PreTrainedModel, dtype: torch.dtype) -> re.Pattern[str] | None:
+    """The names of parameters that the model's classes want in float32: see PreTrainedModel."""
+    globs: set[str] = set()
+    if dtype in (torch.float16, torch.bfloat16):
+        globs.update(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
+    if dtype == torch.float16:
+        globs.update(getattr(model, "_keep_in_fp32_modules", None) or ())
+    return re.compile("|".join(glob.replace("*", ".*") for glob in sorted(globs))) if globs else None
+
+
+def take(model: PreTrainedModel) -> None:
+    """Marks a model whose weights an engine repacks. What would save a checkpoint without its layers says so
+    instead."""
+    setattr(model, TAKEN, True)
+    for name in ("save_pretrained", "push_to_hub"):
+        setattr(model, name, _taken)
+
+
+def _taken(*_: Any, **__: Any) -> None:
+    raise RuntimeError(
+        "an engine has taken this model, and its weights; hand over copy.deepcopy(model) to keep one"
+    )

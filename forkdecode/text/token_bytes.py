@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forkdecode.step import I32, I64
+from forkdecode.text.special_tokens import special_ids
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACE = "\u2581"
@@ -22,9 +23,6 @@ class Tokenizer(Protocol):
 
     @property
     def all_special_ids(self) -> list[int]: ...
-
-    @property
-    def added_tokens_decoder(self) -> Mapping[int, Any]: ...
 
     def get_vocab(self) -> Mapping[Any, int]: ...
 
@@ -76,13 +74,15 @@ def token_bytes(tokenizer: Tokenizer, vocab_size: int = 0) -> TokenBytes:
     """The table of a tokenizer, at least `vocab_size` ids long (a model's logits can be wider).
 
     Byte-level BPE, sentencepiece with byte fallback, and vocabularies that are bytes already are
-    read from the vocabulary. Any other tokenizer is asked to decode each token after another one;
-    what such a tokenizer does across tokens beyond that (joining, cleaning up) is not reproduced.
+    read from the vocabulary, mistral-common's tells its tokens' bytes. Any other tokenizer is asked to
+    decode each token after another one; what such a tokenizer does across tokens beyond that (joining,
+    cleaning up) is not reproduced.
     """
+    if (told := _mistral_common(tokenizer)) is not None:
+        return TokenBytes.build(told + [b""] * (vocab_size - len(told)))
     vocab = tokenizer.get_vocab()
     size = max(vocab_size, 1 + max(vocab.values(), default=-1))
-    special = set(tokenizer.all_special_ids)
-    special.update(i for i, token in tokenizer.added_tokens_decoder.items() if token.special)
+    special = special_ids(tokenizer)
     steps = _decoder_steps(tokenizer)
     pieces = [b""] * size
     regular = [(token, i) for token, i in vocab.items() if i not in special]
@@ -93,6 +93,16 @@ def token_bytes(tokenizer: Tokenizer, vocab_size: int = 0) -> TokenBytes:
     for (_, i), piece in zip(regular, spelled, strict=True):
         pieces[i] = piece
     return TokenBytes.build(pieces, strips_first_space=_strips(steps or []))
+
+
+def _mistral_common(tokenizer: Tokenizer) -> list[bytes] | None:
+    """The bytes of each id, by the tokenizer within transformers' own for mistral-common, whose vocabulary
+    names parts of characters all alike; None for other tokenizers."""
+    inner: Any = tokenizer
+    for name in ("tokenizer", "instruct_tokenizer", "tokenizer"):
+        inner = getattr(inner, name, None)
+    spelled = getattr(inner, "id_to_byte_piece", None)
+    return None if spelled is None else [spelled(i) for i in range(inner.n_words)]
 
 
 Step = Mapping[str, Any]

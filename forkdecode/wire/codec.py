@@ -73,6 +73,11 @@ class Codec:
         """Raises TypeError for what is not in the registry, ValueError for a number that is too big."""
         return self._pack(value)
 
+    def part(self, record: Any) -> msgpack.ExtType:
+        """A record as it stands within another: a record made to be encoded may have this in its place. Its
+        `data` are the bytes that it takes. Raises as encode()."""
+        return self._other(record)
+
     def decode(self, data: bytes | memoryview) -> Any:
         """Raises ValueError, and nothing else, for bytes that encode() did not make."""
         try:

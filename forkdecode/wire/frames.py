@@ -73,8 +73,8 @@ class Outbox:
     """Sends frames without ever making the sender wait: what the socket does not take at once, a
     thread sends on.
 
-    Who sends more than the other side takes calls room(), or asks is_full: what waits is bounded by that,
-    and a frame may be of any length. Sending over a connection that is gone does nothing; who reads it
+    Who sends more than the other side takes calls room(), or asks has_room(): what waits is bounded by that
+    alone. Sending over a connection that is gone does nothing; who reads it
     learns of the end.
     """
 
@@ -112,6 +112,10 @@ class Outbox:
     def is_full(self) -> bool:
         """Whether more than the limit waits. From any thread."""
         return self._bytes > self._limit
+
+    def has_room(self, size: int) -> bool:
+        """Whether no more than the limit would wait with so many bytes more. From any thread."""
+        return self._bytes + size <= self._limit
 
     def room(self) -> None:
         """Waits until it is not full. A reader that has taken nothing for `patience` seconds meanwhile has

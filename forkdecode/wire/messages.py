@@ -9,7 +9,8 @@ from forkdecode.errors import ForkdecodeError
 from forkdecode.model.info import ModelInfo
 from forkdecode.results import EngineStats
 from forkdecode.scheduler.events import GroupEvent
-from forkdecode.scheduler.request import DecodeRequest, TreeOp
+from forkdecode.scheduler.request import TreeOp
+from forkdecode.wire.requests import SentRequest, SentTerms
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,8 @@ class Submit:
     never used twice in the life of a process."""
 
     number: int
-    requests: tuple[DecodeRequest, ...]
+    terms: tuple[SentTerms, ...]
+    requests: tuple[SentRequest, ...]
 
 
 @dataclass(frozen=True, slots=True)

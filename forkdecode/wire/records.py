@@ -11,7 +11,7 @@ from forkdecode.allowed import AllowedSource, Constraint
 from forkdecode.model import info
 from forkdecode.scheduler import events, request
 from forkdecode.text.stop import StopAutomaton
-from forkdecode.wire import messages
+from forkdecode.wire import messages, requests
 from forkdecode.wire.codec import Codec
 
 MODULES = (
@@ -26,6 +26,7 @@ MODULES = (
     info,
     request,
     events,
+    requests,
     messages,
 )
 """Their frozen dataclasses, all of them but those that stay."""

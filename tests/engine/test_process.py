@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +18,7 @@ from forkdecode.engine.core import Engine
 from forkdecode.engine.desk import Desk
 from forkdecode.engine.outgoing import Outgoing
 from forkdecode.engine.process import tokenizer_folder
+from forkdecode.engine.submission import submits
 from forkdecode.engine.thread import EngineThread
 from forkdecode.engine.whole import Maker
 from forkdecode.errors import CancelledError, CapacityError, EngineClosedError, GroupFailedError
@@ -25,7 +26,7 @@ from forkdecode.scheduler.events import GroupFailed, GroupFinished, TokensAppend
 from forkdecode.scheduler.request import DecodeRequest, NodeRef, Release, Share
 from forkdecode.types import Greedy, Sample
 from forkdecode.wire.frames import FrameReader, Outbox
-from forkdecode.wire.messages import AskStats, Cancel, Events, Refused, Stats, Submit, Tree
+from forkdecode.wire.messages import AskStats, Cancel, Events, Refused, Stats, Tree
 from forkdecode.wire.records import CODEC
 from tests.scheduler.engines import assert_idle, request, toy_engine
 from tests.tiny_model import byte_tokenizer, save_tiny_llama
@@ -50,6 +51,10 @@ class FrontEnd:
 
     def send(self, message: object) -> None:
         self._out.put(CODEC.encode(message))
+
+    def submit(self, number: int, requests: Sequence[DecodeRequest]) -> None:
+        for message in submits(requests, number, 2**30):
+            self._out.put(message)
 
     def receive(self) -> Any:
         data = self._in.read()
@@ -88,7 +93,7 @@ def until_ends(front_end: FrontEnd, count: int) -> list[Events]:
 
 def test_a_step_is_one_frame(front_end: FrontEnd) -> None:
     requests = [streamed(request(f"r{i}", [i + 3], Sample(n=4, seed=i), max_tokens=30)) for i in range(16)]
-    front_end.send(Submit(1, tuple(requests)))
+    front_end.submit(1, tuple(requests))
     frames = until_ends(front_end, 16)
     appended = [[e for e in frame.events if isinstance(e, TokensAppended)] for frame in frames]
     # Each of the 30 steps of the 16 requests; the last may be admitted a step later than the first.
@@ -102,7 +107,7 @@ def test_a_result_too_long_for_a_frame_ends_its_own_request_alone(
 ) -> None:
     monkeypatch.setattr("forkdecode.wire.frames.MAX_FRAME", 2**11)
     big = request("big", [3], Sample(n=32, seed=1), max_tokens=80)  # 2,560 bytes of tokens
-    front_end.send(Submit(1, (big, request("other", [4], Greedy(), max_tokens=3000))))
+    front_end.submit(1, (big, request("other", [4], Greedy(), max_tokens=3000)))
     (refused,) = until_ends(front_end, 1)[-1].events
     assert isinstance(refused, Refused)
     assert (refused.request_id, type(refused.error)) == ("big", CapacityError)
@@ -119,7 +124,7 @@ def test_an_event_that_cannot_cross_ends_its_own_request_alone(
     """Not its last one: nothing of it runs on."""
     monkeypatch.setattr("forkdecode.wire.frames.MAX_FRAME", 2**10)
     many = streamed(request("many", [3], Sample(n=128, seed=1), max_tokens=100))  # 2.5 KiB a step
-    front_end.send(Submit(1, (many, request("other", [4], Greedy(), max_tokens=20))))
+    front_end.submit(1, (many, request("other", [4], Greedy(), max_tokens=20)))
     last = {event.request_id: event for frame in until_ends(front_end, 2) for event in frame.events}
     assert isinstance(last["many"], Refused)
     assert isinstance(last["other"], GroupFinished)
@@ -131,7 +136,7 @@ def test_an_event_that_cannot_cross_ends_its_own_request_alone(
 
 def test_what_a_cancelled_request_had_does_not_cross(front_end: FrontEnd) -> None:
     what = streamed(request("r", [3], Sample(n=4, seed=1), max_tokens=3000, logprobs=9))
-    front_end.send(Submit(1, (what,)))
+    front_end.submit(1, (what,))
     while not any(isinstance(event, TokensAppended) for event in front_end.receive().events):
         pass
     front_end.send(Cancel(1))
@@ -142,9 +147,9 @@ def test_what_a_cancelled_request_had_does_not_cross(front_end: FrontEnd) -> Non
 
 
 def test_numbers_name_requests(front_end: FrontEnd) -> None:
-    front_end.send(Submit(7, (request("a", [3], Greedy(), max_tokens=1),)))
+    front_end.submit(7, (request("a", [3], Greedy(), max_tokens=1),))
     until_ends(front_end, 1)
-    front_end.send(Submit(8, (request("a", [3], Greedy(), max_tokens=3000),)))
+    front_end.submit(8, (request("a", [3], Greedy(), max_tokens=3000),))
     front_end.send(Cancel(7))
     front_end.send(Cancel(99))
     front_end.send(AskStats(5))
@@ -159,7 +164,7 @@ def test_numbers_name_requests(front_end: FrontEnd) -> None:
 
 
 def test_what_cannot_be_submitted_is_refused_by_name(front_end: FrontEnd) -> None:
-    front_end.send(Submit(1, tuple(request(n, [3], Greedy(), max_tokens=9) for n in ("a", "a", "b"))))
+    front_end.submit(1, tuple(request(n, [3], Greedy(), max_tokens=9) for n in ("a", "a", "b")))
     events = until_ends(front_end, 3)[-1].events
     assert [event.request_id for event in events] == ["a", "a", "b"]
     assert all(isinstance(event, Refused) and event.error.field == "request_id" for event in events)
@@ -187,15 +192,15 @@ def test_nobody_waits_for_another_s_grammar() -> None:
     front_end = FrontEnd(toy_engine(), maker)
     node, other = NodeRef("tree", 1), NodeRef("other", 1)
     slow = dataclasses.replace(request("slow", [3, 4, 5, 6, 7], Greedy(), max_tokens=2), origin=node)
-    front_end.send(Submit(1, (slow,)))
-    front_end.send(Submit(2, (request("slow and cancelled", [3], Greedy(), max_tokens=2000),)))
+    front_end.submit(1, (slow,))
+    front_end.submit(2, (request("slow and cancelled", [3], Greedy(), max_tokens=2000),))
     front_end.send(Tree(Share(node, (NodeRef("tree", 2),), 4)))
     front_end.send(Tree(Release("tree", (1,))))
     fast = dataclasses.replace(request("fast", [3], Greedy(), max_tokens=2), origin=other)
-    front_end.send(Submit(3, (fast,)))
+    front_end.submit(3, (fast,))
     assert until_ends(front_end, 1)[-1].events[-1].request_id == "fast"
     behind = dataclasses.replace(request("behind", [3, 4, 5, 6, 7], Greedy(), max_tokens=2), origin=node)
-    front_end.send(Submit(4, (behind,)))
+    front_end.submit(4, (behind,))
     front_end.send(Cancel(2))
     front_end.send(AskStats(1))
     stats = front_end.receive()
@@ -216,11 +221,11 @@ def test_nobody_waits_for_another_s_grammar() -> None:
 
 def test_a_request_that_cannot_be_made_is_answered_and_the_engine_goes_on() -> None:
     front_end = FrontEnd(toy_engine(), SlowMaker())
-    front_end.send(Submit(1, (request("bad", [3], Greedy(), max_tokens=2),)))
+    front_end.submit(1, (request("bad", [3], Greedy(), max_tokens=2),))
     (event,) = until_ends(front_end, 1)[-1].events
     assert isinstance(event, Refused)
     assert isinstance(event.error, GroupFailedError)
-    front_end.send(Submit(2, (request("good", [3], Greedy(), max_tokens=2),)))
+    front_end.submit(2, (request("good", [3], Greedy(), max_tokens=2),))
     assert isinstance(until_ends(front_end, 1)[-1].events[-1], GroupFinished)
     front_end.close()
 
@@ -232,7 +237,7 @@ def test_an_engine_that_dies_tells_everybody_and_ends(monkeypatch: pytest.Monkey
         raise RuntimeError("the scheduler is broken")
 
     monkeypatch.setattr(front_end.engine.scheduler, "schedule", die)
-    front_end.send(Submit(1, tuple(request(n, [3], Greedy(), max_tokens=9) for n in "abc")))
+    front_end.submit(1, tuple(request(n, [3], Greedy(), max_tokens=9) for n in "abc"))
     events = [event for frame in until_ends(front_end, 3) for event in frame.events]
     assert {event.request_id for event in events} == set("abc")
     for event in events:
@@ -247,7 +252,7 @@ def test_an_engine_that_dies_tells_everybody_and_ends(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("message", [Events(()), 3, None])
 def test_nonsense_ends_the_engine(message: object) -> None:
     front_end = FrontEnd(toy_engine())
-    front_end.send(Submit(1, (request("a", [3], Greedy(), max_tokens=3000),)))
+    front_end.submit(1, (request("a", [3], Greedy(), max_tokens=3000),))
     front_end.send(message)
     event = until_ends(front_end, 1)[-1].events[-1]
     assert isinstance(event, Refused)

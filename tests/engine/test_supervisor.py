@@ -263,12 +263,25 @@ def test_no_more_is_sent_to_a_process_that_is_behind() -> None:
     supervisor = EngineProcess("silent")._supervisor
     info = ModelInfo("model", 100, 100, (), ((1, 8),), (None,), "float32", 1)
     supervisor.started.set_result(Hello(info, None, 50, 4, 64, 0))
-    behind: Any = SimpleNamespace(is_full=True)
+    behind: Any = SimpleNamespace(has_room=lambda size: False)
     supervisor._child, supervisor._serving, supervisor._closed = behind, True, False
     with pytest.raises(QueueFullError) as error:
         supervisor.submit([Job(request(), print)])
     assert error.value.retry_after
     supervisor._child = None
+
+
+def test_of_what_no_frame_holds_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = EngineProcess("beats, idle")
+    engine.start()
+    with monkeypatch.context() as patch:
+        patch.setattr("forkdecode.wire.frames.MAX_FRAME", 2**11)
+        with pytest.raises(CapacityError) as error:
+            engine.submit([Job(request("a", stop=("x" * 3000,)), print)])
+        assert (error.value.field, error.value.limit) == ("stop", "at most 2,048 bytes at a time")
+        assert error.value.request_id == "a"
+    engine.submit([Job(request("a"), print)])  # its id is free
+    engine.close()
 
 
 def test_an_engine_that_was_never_started() -> None:

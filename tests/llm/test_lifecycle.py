@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -388,6 +389,13 @@ def test_an_engine_that_was_dropped_just_before_the_end() -> None:
     command = [sys.executable, "-c", DROPPED]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_a_model_that_was_taken_is_not_saved_without_its_layers(tmp_path: Path) -> None:
+    model = tiny_llama()
+    with LLM(model, num_blocks=64, threads=1), pytest.raises(RuntimeError, match="deepcopy"):
+        model.save_pretrained(tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
 
 
 def test_a_model_serves_one_engine_only() -> None:

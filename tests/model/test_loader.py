@@ -7,11 +7,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    Glm4MoeConfig,
+    Glm4MoeForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    MistralConfig,
+    MistralForCausalLM,
+)
 
 from forkdecode.errors import InvalidRequestError, ModelLoadError
 from forkdecode.model import loader
 from forkdecode.model.loader import load, resolve_device, resolve_dtype
+from forkdecode.model.weights import convert
 from tests.model.tiny_gguf import write_tiny_gguf
 from tests.tiny_model import EOS, save_model, save_tiny_llama, vocabulary
 
@@ -157,3 +166,21 @@ def test_devices_are_checked(tmp_path: Path) -> None:
     assert resolve_device("auto") == torch.device("cpu")
     with pytest.raises(InvalidRequestError, match="device: 'abacus' is unknown"):
         resolve_device("abacus")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_what_transformers_keeps_in_float32_stays_so(tmp_path: Path, dtype: torch.dtype) -> None:
+    config = Glm4MoeConfig(
+        vocab_size=99, hidden_size=16, intermediate_size=16, moe_intermediate_size=16, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=8, n_routed_experts=4, num_experts_per_tok=2,
+        n_group=1, topk_group=1, first_k_dense_replace=0, pad_token_id=None,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    Glm4MoeForCausalLM(config).save_pretrained(tmp_path)
+    theirs = dict(AutoModelForCausalLM.from_pretrained(tmp_path, dtype=dtype).named_parameters())
+    assert {p.dtype for p in theirs.values()} == {dtype, torch.float32}  # its routers
+    model = load(str(tmp_path), dtype=str(dtype).removeprefix("torch.")).model
+    convert(model, torch.device("cpu"), dtype)  # as a runner does
+    assert all(
+        p.dtype == theirs[name].dtype and torch.equal(p, theirs[name]) for name, p in model.named_parameters()
+    )

@@ -215,7 +215,9 @@ def test_candidates_that_do_not_come_back_leave_nothing() -> None:
     tree.engine._runner.fail_at = {tree.engine.scheduler._step + 3}  # type: ignore[attr-defined]
     failing = tree.command(0, Sample(n=4, seed=3), eos=list(range(8)), max_tokens=30)
     tree.engine.submit(failing)
-    assert isinstance(run(tree.engine)[failing.request_id], GroupFailed)
+    failed = run(tree.engine)[failing.request_id]
+    assert isinstance(failed, GroupFailed)
+    assert failed.kept == ()
     assert set(tree.engine.scheduler.held._rows) == {node(0), *map(node, kept)}
     tree.end()
 
@@ -229,6 +231,7 @@ def test_a_cancelled_group_leaves_what_it_returns() -> None:
     [event] = tree.engine.cancel(what.request_id)
     assert isinstance(event, GroupFailed)
     assert what.keep is not None
+    assert set(event.kept) == {candidate.index for candidate in event.candidates}
     before = tree.engine.stats().prefill_tokens
     for candidate in event.candidates:
         assert len(candidate.token_ids) == 4

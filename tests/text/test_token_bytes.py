@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from forkdecode.text.special_tokens import special_ids, special_names
 from forkdecode.text.token_bytes import TokenBytes, token_bytes
 from tests.text.tokenizers_for_tests import CORPUS, byte_level, decode, metaspace, sentencepiece, wordpiece
 
@@ -106,3 +107,32 @@ def test_an_empty_table_can_be_read() -> None:
     table = TokenBytes.build([b"", b""])
     assert table.of(0) == table.of(1) == b""
     assert table.flat[table.offsets].tolist() == [0, 0]
+
+
+class MistralCommon:
+    """transformers' tokenizer for mistral-common: a method that raises where others have a table, and names
+    that parts of characters share."""
+
+    all_special_ids = (0,)
+
+    def __init__(self, pieces: list[bytes]) -> None:
+        inner = SimpleNamespace(n_words=len(pieces), id_to_byte_piece=pieces.__getitem__)
+        self.tokenizer = SimpleNamespace(instruct_tokenizer=SimpleNamespace(tokenizer=inner))
+
+    def added_tokens_decoder(self) -> object:
+        raise NotImplementedError
+
+    def get_vocab(self) -> dict[str, int]:
+        return {"<s>": 0, "\ufffd": 1, " a": 3}
+
+    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
+        return ["<s>" for _ in ids]
+
+
+def test_mistral_common_tells_its_tokens_bytes() -> None:
+    pieces = [b"", b"\xe4\xb8", b"\x96", b" a"]
+    tokenizer: Any = MistralCommon(pieces)
+    table = token_bytes(tokenizer, 5)
+    assert [table.of(i) for i in range(5)] == [*pieces, b""]
+    assert special_ids(tokenizer) == {0}
+    assert special_names(tokenizer) == {0: "<s>"}

@@ -83,11 +83,14 @@ def test_a_frame_above_the_limit_is_no_reader_that_stands_still(
     for payload in sent:
         outbox.put(payload)
     assert outbox.is_full
+    assert not outbox.has_room(0)
     waits = threading.Thread(target=outbox.room)
     waits.start()
     assert [reader.read() for _ in sent] == sent
     waits.join()
     assert not outbox.is_full
+    assert outbox.has_room(2**19)
+    assert not outbox.has_room(2**20 + 1)
     outbox.close(60)
     reader.close()
 
