@@ -35,7 +35,8 @@ def parse_bytes(field: str, size: str | int) -> int:
 class EngineConfig:
     """Everything that is fixed when an engine starts.
 
-    kv_memory: size of the block pool ('2GiB'), or a share of the memory now free ('40%').
+    kv_memory: size of the block pool ('2GiB'), or a share of the memory now free ('40%'); "auto" is 25% of
+    a host's, which others use too, and 90% of a GPU's, of what the model and a step's work leave.
     num_blocks: the pool's size in blocks, instead of kv_memory. swap_memory: host memory for
     preempted groups. watermark: share of the pool that admission leaves free. max_step_tokens: the
     token budget of a step; max_prefill_tokens bounds the prefill part of a step that also decodes.
@@ -47,7 +48,7 @@ class EngineConfig:
     """
 
     block_size: int = 16
-    kv_memory: str | int = "25%"
+    kv_memory: str | int = "auto"
     num_blocks: int | None = None
     swap_memory: str | int = "1GiB"
     max_step_tokens: int = 2048
@@ -86,9 +87,11 @@ class EngineConfig:
             raise invalid("compile", f"{shown(self.compile)} is unknown", "'none', 'layers'")
         keep(self, "batch_invariant", check_bool)
 
-    def memory_share(self) -> float | None:
-        """kv_memory as a share of free memory (0 to 1), or None when it is a size."""
+    def memory_share(self, *, on_gpu: bool = False) -> float | None:
+        """kv_memory as a share of the host's or a GPU's free memory (0 to 1), or None when it is a size."""
         text = self.kv_memory.strip() if isinstance(self.kv_memory, str) else ""
+        if text == "auto":
+            return 0.9 if on_gpu else 0.25
         if not text.endswith("%"):
             return None
         try:

@@ -78,7 +78,7 @@ ENGINE_FLAGS: Flags = {
     "device": (str, "auto or a device of torch."),
     "threads": (int, "Threads of the engine's matrix products."),
     "max_positions": (int, "Serve fewer positions than the model has."),
-    "kv_memory": (str, "Memory for KV blocks: 2GiB, or 25% of what is free."),
+    "kv_memory": (str, "Memory for KV blocks: 2GiB, or 40% of what is free; auto: 25%, on a GPU 90%."),
     "num_blocks": (int, "KV blocks, instead of --kv-memory."),
     "block_size": (int, "Tokens a block: a power of two, 1 to 128."),
     "swap_memory": (str, "Host memory for preempted groups."),

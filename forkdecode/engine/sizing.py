@@ -39,22 +39,24 @@ MAX_BLOCKS = 2**31 - 2
 """Block ids are int32."""
 
 
-def size_pool(config: EngineConfig, bytes_per_block: int, free_memory: int, host_memory: int) -> Capacity:
-    """The pool that `config` asks for. free_memory: bytes now free on the KV cache's device;
-    host_memory: bytes that the host has, for swapped blocks.
+def size_pool(
+    config: EngineConfig, bytes_per_block: int, free_memory: int, host_memory: int, *, on_gpu: bool = False
+) -> Capacity:
+    """The pool that `config` asks for. free_memory: bytes now free on the KV cache's device, which is a GPU's
+    or the host's; host_memory: bytes that the host has, for swapped blocks.
 
     Raises CapacityError, naming the setting, for what does not fit.
     """
     return Capacity(
-        _num_blocks(config, bytes_per_block, free_memory),
+        _num_blocks(config, bytes_per_block, free_memory, on_gpu),
         config.block_size,
         bytes_per_block,
         _host_slots(config, bytes_per_block, host_memory),
     )
 
 
-def _num_blocks(config: EngineConfig, bytes_per_block: int, free_memory: int) -> int:
-    share = config.memory_share()
+def _num_blocks(config: EngineConfig, bytes_per_block: int, free_memory: int, on_gpu: bool) -> int:
+    share = config.memory_share(on_gpu=on_gpu)
     field = "kv_memory"
     if config.num_blocks is not None:
         budget, field = config.num_blocks * bytes_per_block, "num_blocks"

@@ -22,7 +22,8 @@ from forkdecode.engine.rotation import Rotation
 from forkdecode.engine.sizing import Capacity, size_pool
 from forkdecode.engine.slow import told_if_slow
 from forkdecode.engine.thread import EngineThread
-from forkdecode.errors import ModelLoadError
+from forkdecode.engine.trial import TRIAL_BLOCKS, flops_per_byte, step_bytes
+from forkdecode.errors import CapacityError, ModelLoadError
 from forkdecode.model.device import current
 from forkdecode.model.head import MAX_LOGITS_BYTES
 from forkdecode.model.info import ModelInfo
@@ -36,13 +37,13 @@ from forkdecode.scheduler.preemption import PreemptionCost
 from forkdecode_kernels import trie
 
 _log = logging.getLogger(__name__)
-WORK_BYTES = PART_BYTES + 4 * MAX_LOGITS_BYTES
-"""Of a GPU's memory: the partial results of attention, logits in the model's dtype and in float32 with what
-is made of them, and activations. The rest of those is in what kv_memory leaves."""
+GRAPH_BYTES = 512 * 1024 * 1024
+"""Of captured graphs themselves, whose activations are counted apart."""
+WORK_BYTES = 2 * PART_BYTES + 6 * MAX_LOGITS_BYTES + GRAPH_BYTES
+"""Of a GPU's memory: the partial results of attention, captured and not; logits in the model's dtype and in
+float32, with what is made of them, sorts for draws among it; and graphs."""
 _CPU_FLOPS_PER_BYTE = 20.0
 """FLOPs that a CPU core does in the time that it copies a byte (100 GFLOP/s over 5 GB/s)."""
-_GPU_FLOPS_PER_BYTE = 15_000.0
-"""The same for a GPU behind a PCIe 5 link (800 TFLOP/s over 50 GB/s)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +84,18 @@ def build_engine(
     info, dtype = loaded.info, getattr(torch, loaded.info.dtype)
     device = next(loaded.model.parameters()).device
     block_bytes = bytes_per_block(info, config.block_size, dtype)
-    capacity = size_pool(config, block_bytes, free_memory(device), psutil.virtual_memory().total)
+    on_gpu = device.type == "cuda"
+
+    def fits(free: int) -> Capacity:
+        return size_pool(config, block_bytes, free, psutil.virtual_memory().total, on_gpu=on_gpu)
+
+    capacity = None if on_gpu else fits(free_memory(device))
     runner = Runner(
         loaded.model,
         info,
         config.block_size,
-        capacity.num_blocks,
-        capacity.host_slots,
+        TRIAL_BLOCKS if capacity is None else capacity.num_blocks,
+        0 if capacity is None else capacity.host_slots,
         dtype,
         device,
         threads,
@@ -98,12 +104,18 @@ def build_engine(
         compiles=config.compile,
         batch_invariant=config.batch_invariant,
     )
+    if capacity is None:
+        activations = _trial_step(runner, info, config.max_step_tokens)
+        capacity = fits(max(0, free_memory(device) - activations))
+        runner.resize(capacity.num_blocks, capacity.host_slots)
     if device.type in ("cpu", "cuda"):
         # From a cache this takes a second.
         with told_if_slow(_say_preparing):
             _first_step(runner, info.name, config.max_step_tokens)
             _first_selections(info, device, threads)
-    balance = _CPU_FLOPS_PER_BYTE if device.type == "cpu" else _GPU_FLOPS_PER_BYTE
+    balance = _CPU_FLOPS_PER_BYTE
+    if on_gpu:
+        balance = flops_per_byte(runner, info, block_bytes, config.max_step_tokens)
     run = Run(
         config,
         capacity.num_blocks,
@@ -116,6 +128,16 @@ def build_engine(
     )
     observer = None if journal is None else Journal(journal, run, rotation=rotation)
     return Engine(run.scheduler(), runner, observer), capacity
+
+
+def _trial_step(runner: Runner, info: ModelInfo, step_tokens: int) -> int:
+    """Bytes of its activations, see step_bytes. Raises ModelLoadError besides."""
+    try:
+        return step_bytes(runner, info, step_tokens)
+    except CapacityError:
+        raise
+    except Exception as error:  # see _first_step
+        raise refuse(info.name, f"a first step failed: {one_line(error)}") from error
 
 
 def _say_preparing() -> None:

@@ -109,6 +109,25 @@ def check_moves(layer: torch.Tensor) -> None:
         raise RuntimeError("blocks are not copied as they should be")
 
 
+def host_reached(layer: torch.Tensor) -> bool:
+    """Whether kernels move blocks in the shape of layer [2, K, B, S, D] to page-locked memory and back. Where
+    they don't, with a warning in the log, blocks go by way of pieces of memory, which takes longer."""
+    _, kv_heads, _, size, dim = layer.shape
+    kv, pairs = _random(layer, 2, kv_heads, 4, size, dim), torch.tensor([[0, 2], [3, 1]])
+    try:
+        host = torch.zeros(2, kv_heads, 3, size, dim, dtype=kv.dtype, pin_memory=layer.is_cuda)
+        copy_blocks(kv, host, pairs, reached=True)
+        back = torch.zeros_like(kv)
+        copy_blocks(host, back, pairs.flip(1), reached=True)
+        right = torch.equal(back[:, :, [0, 3]], kv[:, :, [0, 3]]) and not back[:, :, 1:3].any()
+        problem = None if right else "blocks come back as others"
+    except Exception as error:  # whatever a compiler or driver raises
+        problem = f"{type(error).__name__}: {error}"
+    if problem is not None:
+        _log.warning("swap_in_pieces", reason=problem)
+    return problem is None
+
+
 def _random(layer: torch.Tensor, *shape: int) -> torch.Tensor:
     """Normally distributed, where the layer is, the same each time."""
     generator = torch.Generator().manual_seed(len(shape))

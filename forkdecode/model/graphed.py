@@ -101,9 +101,11 @@ class GraphedDecoder:
             if found is not None and not self._same(found[0], self._plainly(other)):
                 self._give_up("a captured step gave another step's result")
 
-    def release(self) -> None:
-        """Drops all graphs, and with them the memory of their activations."""
+    def make_room(self) -> None:
+        """Drops all graphs, and with them the memory of their activations; for a while none is captured."""
         self._steps.clear()
+        _log.warning("graphs_dropped", reason="no memory on the GPU", steps=self._next_rest)
+        self._rest, self._next_rest = self._next_rest, min(2 * self._next_rest, LONGEST_REST)
 
     def _planned(self, plan: StepPlan, size: int) -> dict[Key, ForestPlan]:
         return self._planners.plan_all(StepShape(plan.segments, plan.decodes, size))
@@ -130,7 +132,8 @@ class GraphedDecoder:
             if not _for_want_of_memory(error):
                 raise
         # Not before, for what is raised holds the step's tensors.
-        self._make_room()
+        self.make_room()
+        torch.cuda.empty_cache()
         return None
 
     def _captured(self, plan: StepPlan, size: int, planned: Mapping[Key, ForestPlan]) -> Forward | None:
@@ -175,15 +178,9 @@ class GraphedDecoder:
         self._differed = True
         return True
 
-    def _make_room(self) -> None:
-        self.release()
-        torch.cuda.empty_cache()
-        _log.warning("graphs_dropped", reason="no memory for another graph", steps=self._next_rest)
-        self._rest, self._next_rest = self._next_rest, min(2 * self._next_rest, LONGEST_REST)
-
     def _give_up(self, reason: str) -> None:
         self._works = False
-        self.release()
+        self._steps.clear()
         _log.warning("graphs_off", reason=reason)
 
 

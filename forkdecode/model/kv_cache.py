@@ -7,6 +7,7 @@ import mmap
 from collections import defaultdict
 
 import numpy as np
+import structlog
 import torch
 
 from forkdecode.errors import CapacityError
@@ -41,6 +42,9 @@ class KvCache:
         device: torch.device,
     ) -> None:
         self.num_blocks = num_blocks
+        self.host_slots = num_host_slots
+        self.host_reached = False
+        """Whether kernels read and write the host's side themselves, which is to be tried before."""
         self.block_size = block_size
         layers: dict[tuple[int, int], list[int]] = defaultdict(list)
         for layer, shape in enumerate(info.kv_shapes):
@@ -50,7 +54,7 @@ class KvCache:
         by_layer: dict[int, torch.Tensor] = {}
         for (heads, dim), members in layers.items():
             pool = _zeros((len(members), 2, heads, num_blocks + 1, block_size, dim), dtype, device)
-            host = _zeros((len(members), 2, heads, num_host_slots, block_size, dim), dtype, _CPU)
+            host = _host_zeros((len(members), 2, heads, num_host_slots, block_size, dim), dtype, device)
             self._pools.append(pool)
             self._host.append(host)
             by_layer.update(zip(members, pool.unbind(0), strict=True))
@@ -70,11 +74,11 @@ class KvCache:
 
     def swap_out(self, moves: BlockMoves) -> None:
         """source: blocks, target: host slots."""
-        self._move(self._pools, self._host, moves)
+        self._move(self._pools, self._host, moves, reached=self.host_reached)
 
     def swap_in(self, moves: BlockMoves) -> None:
         """source: host slots, target: blocks."""
-        self._move(self._host, self._pools, moves)
+        self._move(self._host, self._pools, moves, reached=self.host_reached)
 
     def zero(self, blocks: I32) -> None:
         """Clears blocks of all layers."""
@@ -83,14 +87,32 @@ class KvCache:
             for pool in self._pools:
                 zero_blocks(pool, index)
 
-    def _move(self, sources: list[torch.Tensor], targets: list[torch.Tensor], moves: BlockMoves) -> None:
+    def _move(
+        self,
+        sources: list[torch.Tensor],
+        targets: list[torch.Tensor],
+        moves: BlockMoves,
+        *,
+        reached: bool = False,
+    ) -> None:
         if len(moves):
             pairs = torch.from_numpy(np.stack([moves.source, moves.target], 1).astype(np.int64))
             for source, target in zip(sources, targets, strict=True):
-                copy_blocks(source, target, pairs)
+                copy_blocks(source, target, pairs, reached=reached)
 
 
 _CPU = torch.device("cpu")
+_log = structlog.get_logger("forkdecode.model")
+
+
+def _host_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """On the host; page-locked, where that is to be had, for a GPU, which then reaches it itself."""
+    if device.type == "cuda" and 0 not in shape:
+        try:
+            return torch.zeros(shape, dtype=dtype, pin_memory=True)
+        except RuntimeError as error:
+            _log.warning("swap_not_page_locked", reason=f"{type(error).__name__}: {error}")
+    return _zeros(shape, dtype, _CPU)
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

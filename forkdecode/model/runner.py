@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Literal
 
 import numpy as np
@@ -110,14 +110,22 @@ class Runner:
         self._windows = info.windows
         self.cache = KvCache(info, block_size, num_blocks, num_host_slots, dtype, self.device)
         self._planners: Planners | None = None
-        self._graphed: GraphedDecoder | None = None
         on_gpu = self.device.type == "cuda"
         if attention == "nodes" or (on_gpu and kernels_fit(model, self.cache, info.windows, batch_invariant)):
             self._planners = Planners(block_size, self.device, batch_invariant=batch_invariant)
-            if on_gpu:
-                self._graphed = GraphedDecoder(
-                    self._decoder, self.cache, self._windows, self._planners, GraphCapture(self.device)
-                )
+        self._graphed = self._graphs()
+
+    def resize(self, num_blocks: int, num_host_slots: int) -> None:
+        """Takes another cache, which is empty, in place of the one there is. Raises CapacityError."""
+        info, dtype = self._info, self.cache.layer(0).dtype
+        self.cache = KvCache(info, self.cache.block_size, num_blocks, num_host_slots, dtype, self.device)
+        self._graphed = self._graphs()
+
+    def _graphs(self) -> GraphedDecoder | None:
+        if self._planners is None or self.device.type != "cuda":
+            return None
+        capture = GraphCapture(self.device)
+        return GraphedDecoder(self._decoder, self.cache, self._windows, self._planners, capture)
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepOutput:
@@ -139,7 +147,7 @@ class Runner:
         if not len(plan.token_ids):
             return StepOutput(plan.step, (), timings)
         with _timed(timings, "forward"):
-            output, index, moved = self._forward(plan)
+            output, index, moved = self._forward_with_room(plan)
         results: tuple[SelectionResult, ...] = ()
         if plan.selections:
             results = self._select(plan, output, index, timings)
@@ -186,6 +194,15 @@ class Runner:
                 ids = torch.from_numpy(tokens).to(self.device)
                 step = StepAttention(self.cache, plans, slots, self._windows)
                 self._head(self._decoder(ids, ids, step), ids[:1])
+
+    def _forward_with_room(self, plan: StepPlan) -> Forward:
+        """Where memory is short, once more without graphs and what torch keeps for nobody."""
+        with suppress(torch.OutOfMemoryError):
+            return self._forward(plan)
+        if self._graphed is not None:
+            self._graphed.make_room()
+        torch.cuda.empty_cache()
+        return self._forward(plan)
 
     def _forward(self, plan: StepPlan) -> Forward:
         if self._graphed is not None and self._graphed.takes(plan):

@@ -30,6 +30,17 @@ class TrialSteps:
         places = np.arange(n)
         return self._plan(0, places, places, (QuerySegment(0, n, 0, self.blocks),), ())
 
+    def prompts(self, tokens: int) -> StepPlan:
+        """So many tokens of prompts, each as long as there are positions; nothing is written."""
+        starts = range(0, tokens, self._positions)
+        lengths = [min(self._positions, tokens - start) for start in starts]
+        segments = tuple(
+            QuerySegment(start, n, 0, np.resize(self.blocks, -(-n // self._size)))
+            for start, n in zip(starts, lengths, strict=True)
+        )
+        positions = np.concatenate([np.arange(n) for n in lengths])
+        return self._plan(0, positions, np.full(tokens, -1), segments, ())
+
     def pairs(self, tokens: int) -> Iterator[tuple[StepPlan, StepPlan]]:
         """Steps of each kind: rows apart, rows behind a trunk, and a prompt's chunk beside rows. The second
         of a pair differs from the first in its tokens alone."""

@@ -16,8 +16,9 @@ from forkdecode_kernels.reference import draw as reference
 from forkdecode_kernels.reference import logsumexp as reference_sums
 
 SETTINGS = ("temperature", "top_k", "top_p", "min_p", "typical_p")
-CHUNK_ELEMENTS = 1 << 25
-"""Logits that are sorted together, away from the CPU: some 100 bytes each."""
+CHUNK_ELEMENTS = 1 << 23
+"""Logits that are sorted together, away from the CPU: some 100 bytes each. As many numbers of a row's
+cumulative distribution are searched together, which is there once for each of its draws."""
 
 OK, NOT_FINITE, NO_TOKEN = 0, 1, 2
 """Row status: drawn; the logits hold NaN or +inf; every logit is -inf."""
@@ -205,7 +206,9 @@ def _sorted(
     status = torch.where(valid, torch.where(lse.isneginf(), NO_TOKEN, OK), NOT_FINITE).to(torch.uint8)
     fine = status == OK
     logprobs, keep = reference.filtered_logprobs(torch.where(fine[:, None], picked, 0.0), **settings)
-    tokens = reference.draw(logprobs, keep, children, uniforms)
+    some = max(1, CHUNK_ELEMENTS // logits.shape[1])
+    pieces = [slice(first, first + some) for first in range(0, len(children), some)] or [slice(0)]
+    tokens = torch.cat([reference.draw(logprobs, keep, children[p], uniforms[p]) for p in pieces])
     chosen = logprobs[children, tokens].float()
     tokens = torch.where(fine[children], tokens, -1)
     dense = torch.where(fine[:, None], logprobs.float(), -torch.inf) if distribution else picked[:0]

@@ -16,6 +16,8 @@ def sized(**settings: object) -> Capacity:
 def test_sizes_and_shares() -> None:
     assert sized(kv_memory="2GiB").num_blocks == 2048
     assert sized(kv_memory="25%").num_blocks == 2048
+    assert sized().num_blocks == 2048
+    assert size_pool(EngineConfig(), 1 << 20, 8 * GIB, 16 * GIB, on_gpu=True).num_blocks == 7372
     assert sized(kv_memory=3 << 20).num_blocks == 3
     assert sized(num_blocks=7, kv_memory="1GiB").num_blocks == 7
     assert sized(swap_memory="1GiB").host_slots == 1024

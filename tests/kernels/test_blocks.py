@@ -5,8 +5,27 @@ from __future__ import annotations
 import pytest
 import torch
 
+from forkdecode_kernels import copy_blocks as copying
 from forkdecode_kernels.copy_blocks import copy_blocks, zero_blocks
 from forkdecode_kernels.write_kv import write_kv
+
+
+def test_blocks_go_between_devices_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target = torch.randn(3, 2, 2, 9, 4, 8), torch.zeros(3, 2, 2, 7, 4, 8)
+    gathered = []
+    select = torch.Tensor.index_select
+
+    def counted(pool: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
+        gathered.append(len(index))
+        return select(pool, dim, index)
+
+    monkeypatch.setattr(torch.Tensor, "index_select", counted)
+    monkeypatch.setattr(copying.cpu, "copy_blocks", lambda *_: False)
+    monkeypatch.setattr(copying, "PIECE_BYTES", 2 * 3 * 2 * 2 * 4 * 8 * 4 + 1)  # two blocks
+    pairs = torch.tensor([[8, 0], [1, 6], [3, 2], [4, 5], [0, 1]])
+    copy_blocks(source, target, pairs)
+    assert gathered == [2, 2, 1]
+    assert torch.equal(target[..., pairs[:, 1], :, :], source[..., pairs[:, 0], :, :])
 
 
 def test_write_kv_fills_slots_and_leaves_padding_out() -> None:

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from forkdecode_kernels import draw as operation
 from forkdecode_kernels.draw import NO_TOKEN, NOT_FINITE, OK, DrawRows, Draws, filtered_draw, reference_draws
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -200,3 +201,20 @@ def test_refuses_what_does_not_fit() -> None:
         filtered_draw(logits, good, u[:1])
     with pytest.raises(ValueError, match="top_p must have"):
         filtered_draw(logits, replace(good, top_p=np.ones(1)), u)
+
+
+def test_many_draws_of_few_rows_are_searched_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each draw takes a row's cumulative distribution, in float64: 600 MB for 512 draws of one row."""
+    logits = torch.randn(3, 40, generator=torch.Generator().manual_seed(3))
+    rows, u, searched = draw_rows([9, 1, 5], typical_p=0.9), uniforms(15), []
+    whole, search = reference_draws(logits, rows, u), torch.searchsorted
+
+    def counted(among: torch.Tensor, wanted: torch.Tensor, *, right: bool) -> torch.Tensor:
+        searched.append(len(among))
+        return search(among, wanted, right=right)
+
+    monkeypatch.setattr(torch, "searchsorted", counted)
+    monkeypatch.setattr(operation, "CHUNK_ELEMENTS", 4 * 40)
+    np.testing.assert_array_equal(reference_draws(logits, rows, u).tokens, whole.tokens)
+    assert max(searched) == 4
+    assert sum(searched) == 15

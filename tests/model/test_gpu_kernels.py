@@ -8,9 +8,10 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from forkdecode.model.gpu_kernels import check_moves, kernels_fit, small_step
+from forkdecode.model.gpu_kernels import check_moves, host_reached, kernels_fit, small_step
 from forkdecode.model.node_plans import Planners
 from forkdecode.model.step_shape import StepShape
+from forkdecode_kernels.copy_blocks import copy_blocks
 from forkdecode_kernels.node_attention import node_attention
 from forkdecode_kernels.node_list import NodeList, check_nodes
 from tests.model.driver import make_runner
@@ -91,3 +92,22 @@ class TestTrial:
                 patch.setattr(f"forkdecode.model.gpu_kernels.{name}", lambda *_: None)
                 with pytest.raises(RuntimeError, match=what):
                     check_moves(layer)
+
+    def test_blocks_go_to_the_host_by_one_launch_where_that_works(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        layer = make_runner(tiny_model("llama")).cache.layer(0)
+
+        def whole(source: torch.Tensor, target: torch.Tensor, pairs: torch.Tensor, *, reached: bool) -> None:
+            assert reached
+            copy_blocks(source, target, pairs)
+
+        def none(*_: object, reached: bool) -> None:
+            pass
+
+        def fails(*_: object, reached: bool) -> None:
+            raise ValueError("Pointer argument (at 1) cannot be accessed from Triton (cpu tensor?)")
+
+        for moves, right in ((whole, True), (none, False), (fails, False)):
+            monkeypatch.setattr("forkdecode.model.gpu_kernels.copy_blocks", moves)
+            assert host_reached(layer) == right

@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers.utils.generic import ModelOutput
 
+from forkdecode.model import graphed as graphing
 from forkdecode.model.attention import StepAttention
 from forkdecode.model.graphed import FIRST_REST, MAX_GRAPH_TOKENS, GraphedDecoder, bucket
 from forkdecode.model.node_plans import Planners, StaticLists, roomy
@@ -161,6 +162,33 @@ class TestGraphs:
             driver.decode(group)
         assert recorder.captured == 1
         assert recorder.replayed >= 1
+
+    def test_a_step_that_lacks_memory_is_run_once_more_without_graphs(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        recorder = Recorder()
+        driver = graphed(recorder)
+        group = driver.open(tokens(9, 1))
+        driver.prefill(group)
+        runner = driver.runner
+        whole, failed = runner._decoder, []
+
+        def short(ids: torch.Tensor, places: torch.Tensor, step: StepAttention) -> ModelOutput:
+            if not failed:
+                failed.append(len(ids))
+                raise torch.OutOfMemoryError("CUDA out of memory.")
+            return whole(ids, places, step)
+
+        runner._decoder = short  # type: ignore[assignment]
+        graphs = runner._graphed
+        assert graphs is not None
+        assert graphs._steps
+        monkeypatch.setattr(graphing, "MAX_GRAPH_TOKENS", 16)
+        step = StepBuilder()
+        step.prefill(driver.open(tokens(20, 2)), 17)
+        driver.run(step)
+        assert failed
+        assert not graphs._steps
 
     def test_other_last_bits_are_no_reason_to_give_up(self) -> None:
         recorder = Recorder(off=1e-6)

@@ -27,7 +27,7 @@ def test_trial_steps_are_sound(count: int, block_size: int, num_blocks: int, pos
     steps = TrialSteps(block_size, num_blocks, positions, 100)
     prompt = steps.prompt()
     assert (prompt.slots // block_size).max() == steps.blocks[-1] < num_blocks
-    for plan in (prompt, *(plan for pair in steps.pairs(count) for plan in pair)):
+    for plan in (prompt, steps.prompts(count), *(plan for pair in steps.pairs(count) for plan in pair)):
         check_nodes(listed(plan, block_size), num_blocks, len(plan.token_ids), block_size)
         assert plan.positions.max() < positions
         covered = sum(s.token_count for s in plan.segments) + sum(d.rows for d in plan.decodes)

@@ -54,8 +54,11 @@ def test_copies_between_pools_of_different_size() -> None:
     pairs = torch.tensor([[4, 0], [4, 2]])
     expected = target.clone()
     expected[:, :, :, [0, 2]] = source[:, :, :, [4, 4]]
+    by_one_launch = target.clone()
     copy_blocks(source, target, pairs, torch.tensor([2], dtype=torch.int32))
     assert equal_bits(target, expected)
+    public_copy.copy_blocks(source, by_one_launch, pairs, reached=True)
+    assert equal_bits(by_one_launch, expected)
 
 
 def test_refuses_what_it_would_misread() -> None:
