@@ -22,6 +22,7 @@ from forkdecode.errors import (
     GroupFailedError,
     InvalidRequestError,
     ModelLoadError,
+    NoLegalTokenError,
     QueueFullError,
     UnavailableError,
 )
@@ -146,6 +147,7 @@ __all__ = [
     "LengthNormalised",
     "LiveBeam",
     "ModelLoadError",
+    "NoLegalTokenError",
     "Node",
     "NodeDelta",
     "NodePath",

@@ -18,7 +18,8 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Draw one token for each of N children; child i continues the group's logits row source[i].
+    """Draw one token for each of N children; child i continues the group's logits row source[i]. Children
+    of a row that nothing legal follows get none.
 
     temperature 0 is argmax (ties to the lower token id). top_k 0, top_p 1, min_p 0 and typical_p 1
     are off. The uniform of child i is `lineage.uniform(lineage[i], position)`.

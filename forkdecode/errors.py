@@ -62,6 +62,11 @@ class GroupFailedError(ForkdecodeError):
     """One sequence group failed (non-finite logits, a broken invariant); no other is affected."""
 
 
+class NoLegalTokenError(GroupFailedError):
+    """Nothing may follow what a request has: its constraint and its other options leave no token. The same
+    request fails again, or, drawn by another seed, may not."""
+
+
 class UnavailableError(ForkdecodeError):
     """The service cannot be reached, or takes no requests now."""
 

@@ -190,7 +190,8 @@ class TopLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class SelectionResult:
-    """N candidates: for Draw and Gather one per child in order, for TopK the best first.
+    """N candidates: for Gather one per child in order, for Draw too, but none where nothing legal follows the
+    child's row; for TopK the best first.
 
     rows [N]: the group's logits row each continues. logprobs [N]: raw log_softmax of the logits.
     selection_logprobs [N]: after processors (Draw: of the distribution drawn from; TopK: processed

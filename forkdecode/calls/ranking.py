@@ -32,7 +32,8 @@ def ranked(result: DecodeResult) -> DecodeResult:
         )
         failure.partial = result
         raise failure from error
-    return replace(result, candidates=order[: strategy.n])
+    few = len(order) < strategy.n
+    return replace(result, candidates=order[: strategy.n], exhausted=result.exhausted and few)
 
 
 def unranked(strategy: S) -> S | BestOf:

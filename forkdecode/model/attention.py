@@ -34,7 +34,7 @@ class AttentionPlans(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WorkPlans:
-    """Plans from a step's work, for CPUs; elsewhere the reference, which needs none."""
+    """Plans from a step's work, for CPUs, and for GPUs whose kernels are off, where attention needs none."""
 
     work: AttentionWork
     _made: dict[Key, AttentionWork | CpuAttentionPlan] = field(default_factory=dict, init=False)

@@ -33,15 +33,16 @@ def kernels_fit(
 ) -> bool:
     """Runs small steps by the attention kernels and by their reference, in the shape of each kind of layer,
     with what else the model's attention has, planned as steps will be. False, with a warning in the log, if
-    they differ or the kernels can't be run: the engine then computes attention by the reference, which is
-    slow."""
+    they differ or the kernels can't be run: the engine then computes attention by torch's products over
+    gathered keys and values, which takes several times as long."""
     with current(cache.layer(0).device):
         try:
             problem = next(_differences(model, cache, windows, batch_invariant), None)
         except Exception as error:  # whatever a compiler or driver raises
             problem = f"{type(error).__name__}: {error}"
     if problem is not None:
-        _log.warning("kernels_off", reason=problem)
+        instead = "attention by torch's products over gathered keys and values, and no CUDA graphs"
+        _log.warning("kernels_off", reason=problem, instead=instead)
     return problem is None
 
 

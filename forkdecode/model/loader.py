@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from forkdecode.config import DEFAULT_MODEL
 from forkdecode.errors import ModelLoadError, invalid
 from forkdecode.model.default_model import SMOLLM2, ensure
+from forkdecode.model.generation_defaults import tell_defaults
 from forkdecode.model.info import DTYPE_BYTES, ModelInfo
 from forkdecode.model.packing import multiplies_bfloat16
 from forkdecode.model.probe import probe
@@ -97,6 +98,7 @@ def _ready(
     except RuntimeError as error:
         raise _unusable(device, error) from error
     seen = probe(name, opened)
+    tell_defaults(name, opened)
     config = opened.config.get_text_config(decoder=True)
     info = ModelInfo(
         name=name,

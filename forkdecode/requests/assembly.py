@@ -20,6 +20,7 @@ from forkdecode.results import (
     Delta,
     Event,
     Finished,
+    FinishReason,
     Started,
     TokenLogprob,
     Usage,
@@ -28,6 +29,7 @@ from forkdecode.scheduler.events import (
     BeamStep,
     CandidateEnded,
     CandidateRecord,
+    CandidateStuck,
     GroupEvent,
     GroupFailed,
     GroupFinished,
@@ -87,7 +89,7 @@ class Assembler:
             return [Started(request_id, self._request.prompt_len, event.cached_tokens)]
         if isinstance(event, TokensAppended):
             return self._deltas(event)
-        if isinstance(event, CandidateEnded):
+        if isinstance(event, (CandidateEnded, CandidateStuck)):
             return self._ended(event)
         if isinstance(event, TokensCommitted):
             ids = tuple(event.token_ids.tolist())
@@ -114,11 +116,10 @@ class Assembler:
             deltas.append(Delta(event.request_id, candidate, tokens, stream.push(tokens), logprobs))
         return deltas
 
-    def _ended(self, event: CandidateEnded) -> list[Event]:
-        rest = self._streams.pop(event.candidate).finish(event.finish_reason)
-        ended = CandidateFinished(
-            event.request_id, event.candidate, event.finish_reason, event.cumulative_logprob
-        )
+    def _ended(self, event: CandidateEnded | CandidateStuck) -> list[Event]:
+        reason: FinishReason = event.finish_reason if isinstance(event, CandidateEnded) else "cancelled"
+        rest = self._streams.pop(event.candidate).finish(reason)
+        ended = CandidateFinished(event.request_id, event.candidate, reason, event.cumulative_logprob)
         return [Delta(event.request_id, event.candidate, (), rest), ended] if rest else [ended]
 
     def _result(self, event: GroupFinished) -> DecodeResult:

@@ -31,6 +31,7 @@ _CODES: Mapping[type[ForkdecodeError], grpc.StatusCode] = {
     errors.QueueFullError: _Code.RESOURCE_EXHAUSTED,
     errors.CancelledError: _Code.CANCELLED,
     errors.GroupFailedError: _Code.INTERNAL,
+    errors.NoLegalTokenError: _Code.FAILED_PRECONDITION,
     errors.UnavailableError: _Code.UNAVAILABLE,
     errors.EngineClosedError: _Code.UNAVAILABLE,
     errors.AuthenticationError: _Code.UNAUTHENTICATED,

@@ -72,14 +72,6 @@ def failed(request: SelectionRequest, error: Exception) -> SelectionResult:
     return SelectionResult.failed(request.group_id, str(error) or type(error).__name__, field)
 
 
-def dead_end(request: SelectionRequest) -> SelectionResult:
-    """Of a group of which a row, or all of a beam, can't go on."""
-    free = request.allowed is None
-    beside = "" if free else ", under the constraint and the other options"
-    field = None if free else "constraint"
-    return SelectionResult.failed(request.group_id, f"no legal token {where(request)}{beside}", field)
-
-
 def processed_chunks(
     logits: torch.Tensor, requests: Sequence[SelectionRequest], *, log_softmax: bool, threads: int
 ) -> Iterator[Chunk]:

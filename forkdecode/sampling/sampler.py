@@ -14,7 +14,6 @@ from forkdecode import lineage
 from forkdecode.sampling.allowed import ended
 from forkdecode.sampling.group_logits import (
     Chunk,
-    dead_end,
     group_rows,
     is_active,
     processed_chunks,
@@ -196,7 +195,7 @@ def _read(
 def results_of(
     requests: Sequence[DrawRequest], children: Children, drawn: Drawn, top: TopCollector | None
 ) -> list[SelectionResult]:
-    """Children back in the order of each request."""
+    """Children back in the order of each request; those of rows that nothing legal follows have none."""
     results: list[SelectionResult] = []
     row = child = 0
     for index, (request, choice) in enumerate(requests):
@@ -205,19 +204,21 @@ def results_of(
         row, child = row + request.rows, child + len(choice.source)
         if (status == NOT_FINITE).any():
             results.append(SelectionResult.failed(request.group_id, f"non-finite logits {where(request)}"))
-        elif (status == NO_TOKEN).any():
-            results.append(dead_end(request))
-        else:
-            results.append(
-                SelectionResult(
-                    request.group_id,
-                    choice.source.astype(np.int32),
-                    drawn.tokens[at],
-                    drawn.raw[at],
-                    drawn.chosen[at],
-                    np.zeros(len(at), np.float32),
-                    top.of(index) if top else None,
-                    ended=ended(request, choice.source, drawn.tokens[at]),
-                )
+            continue
+        source, stuck = choice.source.astype(np.int32), status == NO_TOKEN
+        if stuck.any():
+            follows = ~stuck[source]
+            source, at = source[follows], at[follows]
+        results.append(
+            SelectionResult(
+                request.group_id,
+                source,
+                drawn.tokens[at],
+                drawn.raw[at],
+                drawn.chosen[at],
+                np.zeros(len(at), np.float32),
+                top.of(index) if top else None,
+                ended=ended(request, source, drawn.tokens[at]),
             )
+        )
     return results

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from forkdecode.errors import GroupFailedError
+from forkdecode.errors import GroupFailedError, NoLegalTokenError
 from forkdecode.kv.prefix_cache import PrefixCache
-from forkdecode.scheduler.events import CandidateEnded, GroupEvent, GroupStarted, TokensAppended
+from forkdecode.scheduler.events import (
+    CandidateEnded,
+    CandidateStuck,
+    GroupEvent,
+    GroupStarted,
+    TokensAppended,
+)
 from forkdecode.scheduler.group import SequenceGroup
 from forkdecode.scheduler.held_rows import HeldRows
 from forkdecode.scheduler.keeping import hold_finished, hold_prompt, let_go
@@ -63,7 +69,8 @@ def commit_selection(
     """Advances `group` by one token; its table follows by `moving`. Returns its events, and whether it is
     done.
 
-    Raises GroupFailedError when the selection failed.
+    Raises GroupFailedError when the selection failed, NoLegalTokenError when nothing follows any row and
+    nothing has finished.
     """
     if result.error is not None:
         raise GroupFailedError(
@@ -106,12 +113,13 @@ def commit_selection(
     return events, decision.done
 
 
-def _nothing_legal(group: SequenceGroup) -> GroupFailedError:
+def _nothing_legal(group: SequenceGroup) -> NoLegalTokenError:
     free = group.constraint is None
     beside = "" if free else ", under the constraint and the other options"
-    return GroupFailedError(
+    return NoLegalTokenError(
         f"no legal token at generated token {group.rows.generated + 1}{beside}",
         field=_at_fault(group, None if free else "constraint"),
+        request_id=group.request_id,
     )
 
 
@@ -142,7 +150,10 @@ def _step_events(group: SequenceGroup, result: SelectionResult, decision: Decisi
     """Tokens of a sampling group, those of the candidates that end here included."""
     if not group.policy.streams_candidates:
         return []
+    stuck = _stuck_events(group, decision)
     finished, picks, candidates = decision.finished, decision.picks, decision.candidate
+    if not len(picks) and not len(finished):
+        return stuck
     if len(finished):  # else the rows are in the order of their candidates
         picks = np.concatenate([picks, finished.pick])
         candidates = np.concatenate([candidates, finished.candidate])
@@ -169,4 +180,14 @@ def _step_events(group: SequenceGroup, result: SelectionResult, decision: Decisi
         events.append(
             CandidateEnded(request_id, int(finished.candidate[i]), reason, float(finished.cumulative[i]))
         )
-    return events
+    return events + stuck
+
+
+def _stuck_events(group: SequenceGroup, decision: Decision) -> list[GroupEvent]:
+    rows = group.rows
+    return [
+        CandidateStuck(
+            group.request_id, int(rows.candidate[row]), float(rows.cumulative[row]), _nothing_legal(group)
+        )
+        for row in decision.stuck.tolist()
+    ]

@@ -42,6 +42,17 @@ class CandidateEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class CandidateStuck:
+    """Nothing legal follows a sample, while others go on or have finished: it ends where it is, and is no
+    candidate of the group's. error: what it would have failed by, had it been alone."""
+
+    request_id: str
+    candidate: int
+    cumulative_logprob: float
+    error: ForkdecodeError
+
+
+@dataclass(frozen=True, slots=True)
 class TokensCommitted:
     """The next tokens that all candidates which a beam can still return begin with: final."""
 
@@ -102,5 +113,12 @@ class GroupFailed:
 
 
 GroupEvent: TypeAlias = (
-    GroupStarted | TokensAppended | CandidateEnded | TokensCommitted | BeamStep | GroupFinished | GroupFailed
+    GroupStarted
+    | TokensAppended
+    | CandidateEnded
+    | CandidateStuck
+    | TokensCommitted
+    | BeamStep
+    | GroupFinished
+    | GroupFailed
 )

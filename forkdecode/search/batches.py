@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from forkdecode.calls.tree import Node
+from forkdecode.errors import NoLegalTokenError
 from forkdecode.search.core import Start
 
 
@@ -48,7 +49,8 @@ def share(batch: Batch, children: Sequence[Node], made: list[list[Node]]) -> Non
 
 
 def check_decoded(nodes: Sequence[Node]) -> None:
-    """Raises what ended a node's generation."""
+    """Raises what ended a node's generation, but for a dead end after some tokens: that is a branch which is
+    cut. (One that has none would be decoded again and again, and nothing spent.)"""
     for node in nodes:
-        if node.error is not None:
+        if node.error is not None and not (isinstance(node.error, NoLegalTokenError) and node.token_ids):
             raise node.error

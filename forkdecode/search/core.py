@@ -245,4 +245,4 @@ class Search:
 def _state(node: Node, path_tokens: int, longest: int) -> BranchState:
     if node.finish_reason in ("eos", "stop"):
         return "finished"
-    return "cut" if path_tokens >= longest else "open"
+    return "cut" if path_tokens >= longest or node.finish_reason == "failed" else "open"

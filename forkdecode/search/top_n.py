@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from forkdecode.calls.tree import Node
 from forkdecode.checks import check_int
-from forkdecode.errors import GroupFailedError, invalid
+from forkdecode.errors import NoLegalTokenError, invalid
 from forkdecode.results import FinishReason, TokenLogprob
 from forkdecode.search.best_first import Complete, Look, Seen, Tokens, TopN
 from forkdecode.search.budget import Budget, Limit, Spent, exhausted
@@ -201,7 +201,7 @@ class TopNSearch:
 
 def _seen(look: Look, node: Node, asked: int) -> Seen | None:
     """None for a node that was stopped before it told what was wanted."""
-    if isinstance(node.error, GroupFailedError) and "no legal token" in str(node.error):
+    if isinstance(node.error, NoLegalTokenError):
         return Seen()
     if node.error is not None:
         raise node.error

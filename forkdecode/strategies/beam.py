@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from forkdecode.errors import GroupFailedError
+from forkdecode.errors import NoLegalTokenError
 from forkdecode.step import I64, Bools, RowTopK, SelectionResult, TopK
 from forkdecode.strategies.beam_step import Ending, best_first, finish, go_on, split
 from forkdecode.strategies.hypotheses import F64, LIVE, NO_HYPOTHESES, Hypotheses, HypothesisBatch
@@ -69,10 +69,10 @@ class BeamPolicy:
     def decide(self, result: SelectionResult, rows: GroupRows, stop: StopHits) -> Decision:
         """The next W rows and the hypotheses that entered the pool.
 
-        Raises GroupFailedError when nothing is legal any more and nothing has finished.
+        Raises NoLegalTokenError when nothing is legal any more and nothing has finished.
         """
         if not len(result.tokens) and not len(self.hypotheses):
-            raise GroupFailedError(f"no legal token at generated token {rows.generated + 1}")
+            raise NoLegalTokenError(f"no legal token at generated token {rows.generated + 1}")
         width, generated = self._beam.width_at(rows.generated), rows.generated + 1
         ends = stop.reason != LIVE
         picks, ended = split(self._order(result, ends, width), ends, width)

@@ -25,9 +25,9 @@ class BestOfPolicy:
     then are ranked, the others are reported in `Decision.finished` as cancelled and not ranked.
     With a caller's scorer, and with "none", results() are all finished samples in their order, for
     the caller to score and rank; their score is then the cumulative log-probability until it has.
+    A sample that nothing legal follows leaves, and is not ranked.
     """
 
-    exhausted = False
     streams_candidates = True
     forced = None
 
@@ -39,7 +39,14 @@ class BestOfPolicy:
         self._ranks = not callable(strategy.rank_by) and strategy.rank_by != "none"
         self.max_rows = self._draws.count
         self.max_results = strategy.n if self._ranks else self.max_rows
+        self._wanted = strategy.n if self._ranks else self._enough
+        self._any_stuck = False
         self.hypotheses = Hypotheses(self.max_rows)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether too few could finish."""
+        return self._any_stuck and len(self.hypotheses) < self._wanted
 
     def choose(self, rows: GroupRows) -> Draw:
         """One draw per live sample."""
@@ -49,6 +56,7 @@ class BestOfPolicy:
         """Samples that end leave the group; once enough have, the others are cancelled."""
         outcome = self._draws.outcome(result, rows, stop)
         ended, live = outcome.ended(), outcome.live()
+        self._any_stuck |= len(outcome.stuck) > 0
         batch = outcome.hypotheses(ended, self._scores(outcome, ended), outcome.reason[ended])
         finished = self.hypotheses.add(batch)
         if len(self.hypotheses) < self._enough:
@@ -59,7 +67,7 @@ class BestOfPolicy:
 
     def goes_on(self, result: SelectionResult, rows: GroupRows) -> int:
         """All, once they have forked."""
-        return len(result.tokens) if rows.generated else 0
+        return self._draws.goes_on(result, rows)
 
     def live_score(self, rows: GroupRows) -> F64:
         """[R] What the rows would be ranked by if they ended now."""

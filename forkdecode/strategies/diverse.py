@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from forkdecode.errors import GroupFailedError
+from forkdecode.errors import NoLegalTokenError
 from forkdecode.step import I64, RowTopK, SelectionResult
 from forkdecode.strategies.beam_step import Ending, best_first, finish, go_on, split
 from forkdecode.strategies.hypotheses import F64, LIVE, NO_HYPOTHESES, Hypotheses, HypothesisBatch
@@ -71,10 +71,10 @@ class DiverseBeamPolicy:
     def decide(self, result: SelectionResult, rows: GroupRows, stop: StopHits) -> Decision:
         """The next rows, group by group, and the hypotheses that entered the pools.
 
-        Raises GroupFailedError when nothing is legal any more and nothing has finished.
+        Raises NoLegalTokenError when nothing is legal any more and nothing has finished.
         """
         if not len(result.tokens) and not len(self.hypotheses):
-            raise GroupFailedError(f"no legal token at generated token {rows.generated + 1}")
+            raise NoLegalTokenError(f"no legal token at generated token {rows.generated + 1}")
         taken = np.zeros(int(result.tokens.max(initial=0)) + 1, np.float64)
         picks, finished = [], []
         for group, (first, last) in enumerate(self._candidates(result)):

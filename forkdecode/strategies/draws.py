@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from forkdecode import lineage
 from forkdecode.step import F32, I32, I64, U64, Draw, SelectionResult
 from forkdecode.strategies.hypotheses import F64, LIVE, NO_HYPOTHESES, U8, HypothesisBatch
-from forkdecode.strategies.policy import Decision, GroupRows, StopHits
+from forkdecode.strategies.policy import NO_ROWS, Decision, GroupRows, StopHits
 from forkdecode.types import BestOf, Greedy, Sample
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One selection's N draws, each column [N]: draw i is what sample `candidate[i]` goes on with."""
+    """One selection's N draws, each column [N]: draw i is what sample `candidate[i]` goes on with. stuck [K]:
+    rows before it that nothing legal follows."""
 
     generated: int
     parents: I32
@@ -27,6 +28,7 @@ class Outcome:
     cumulative: F64
     selection: F32
     reason: U8
+    stuck: I32 = field(default_factory=lambda: NO_ROWS)
 
     def ended(self) -> I64:
         """Indices of the draws that end their sample."""
@@ -67,6 +69,7 @@ class Outcome:
             selection=self.selection[picks],
             finished=finished,
             done=not len(picks),
+            stuck=self.stuck,
         )
 
 
@@ -93,7 +96,11 @@ class Draws:
     def outcome(self, result: SelectionResult, rows: GroupRows, stop: StopHits) -> Outcome:
         """What `result` makes of `rows`."""
         lineages, candidate = self._children(rows)
-        parents = result.rows
+        parents, stuck = result.rows, NO_ROWS
+        if len(parents) < len(candidate):  # before they have forked, all or none
+            stuck = np.setdiff1d(np.arange(rows.num_rows, dtype=np.int32), parents)
+            goes_on = parents if rows.generated else self._samples[:0]
+            lineages, candidate = lineages[goes_on], candidate[goes_on]
         return Outcome(
             generated=rows.generated + 1,
             parents=parents,
@@ -105,7 +112,13 @@ class Draws:
             cumulative=rows.cumulative[parents] + result.logprobs,
             selection=rows.selection[parents] + result.selection_logprobs,
             reason=stop.reason,
+            stuck=stuck,
         )
+
+    def goes_on(self, result: SelectionResult, rows: GroupRows) -> int:
+        """See Policy: all, once they have forked, unless one is stuck."""
+        count = len(result.tokens)
+        return count if rows.generated and count == rows.num_rows else 0
 
     def _children(self, rows: GroupRows) -> tuple[U64, I32]:
         if rows.generated:

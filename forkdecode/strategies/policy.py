@@ -5,7 +5,7 @@ A policy belongs to one request. It sees scores and columns, never a block or a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -56,6 +56,9 @@ class GroupRows:
         )
 
 
+NO_ROWS: I32 = np.empty(0, np.int32)
+
+
 @dataclass(frozen=True, slots=True)
 class StopHits:
     """reason [N]: why each candidate of a SelectionResult ends here, by the codes of
@@ -71,7 +74,8 @@ class Decision:
     picks [R']: the candidates of the result that live on. parents, tokens [R']: the row each
     continues and the token it appends. lineage, candidate, cumulative, selection [R']: the next
     rows' columns. finished: what was accepted in this step; rows of a sample that are cut off early
-    are among them as cancelled. done: nothing is to be decoded any more, and then R' = 0.
+    are among them as cancelled. done: nothing is to be decoded any more, and then R' = 0. stuck [K]: rows of
+    samples that nothing legal follows, and which therefore end here and are no hypotheses.
     """
 
     picks: I64
@@ -83,6 +87,7 @@ class Decision:
     selection: F32
     finished: HypothesisBatch
     done: bool
+    stuck: I32 = field(default_factory=lambda: NO_ROWS)
 
     def only(self, which: I64) -> Decision:
         """Without the next rows that are not among `which`."""

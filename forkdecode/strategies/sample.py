@@ -12,19 +12,20 @@ from forkdecode.types import Greedy, Sample
 
 
 class SamplePolicy:
-    """n independent samples. One that ends leaves, the rest go on; done when none is left.
+    """n independent samples. One that ends leaves, the rest go on; done when none is left. One that nothing
+    legal follows leaves too, and is no result.
 
     Greedy is one sample at temperature 0. Nothing is ranked: results() are in the order of the
     samples, and a score is the cumulative log-probability.
     """
 
-    exhausted = False
     streams_candidates = True
     forced = None
 
     def __init__(self, strategy: Greedy | Sample) -> None:
         self._draws = Draws(strategy)
         self.max_rows = self.max_results = self._draws.count
+        self.exhausted = False
         self.hypotheses = Hypotheses(self.max_rows)
 
     def choose(self, rows: GroupRows) -> Draw:
@@ -35,12 +36,13 @@ class SamplePolicy:
         """Samples that end leave the group."""
         outcome = self._draws.outcome(result, rows, stop)
         ended = outcome.ended()
+        self.exhausted |= len(outcome.stuck) > 0
         batch = outcome.hypotheses(ended, outcome.cumulative[ended], outcome.reason[ended])
         return outcome.decision(outcome.live(), self.hypotheses.add(batch))
 
     def goes_on(self, result: SelectionResult, rows: GroupRows) -> int:
         """All, once they have forked."""
-        return len(result.tokens) if rows.generated else 0
+        return self._draws.goes_on(result, rows)
 
     def live_score(self, rows: GroupRows) -> F64:
         """[R] The cumulative log-probability."""

@@ -46,7 +46,7 @@ class SingleBeamPolicy:
 
     def goes_on(self, result: SelectionResult, rows: GroupRows) -> int:
         """All, once they have forked."""
-        return len(result.tokens) if rows.generated else 0
+        return self._draws.goes_on(result, rows)
 
     def live_score(self, rows: GroupRows) -> F64:
         """[R] What a hypothesis of the same sum and length scores."""

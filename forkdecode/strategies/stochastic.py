@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from forkdecode import lineage
-from forkdecode.errors import GroupFailedError
+from forkdecode.errors import NoLegalTokenError
 from forkdecode.step import I64, GumbelTopK, SelectionResult
 from forkdecode.strategies.hypotheses import F64, LIVE, NO_HYPOTHESES, U8, Hypotheses, HypothesisBatch
 from forkdecode.strategies.policy import Decision, GroupRows, StopHits
@@ -61,10 +61,10 @@ class StochasticBeamPolicy:
     def decide(self, result: SelectionResult, rows: GroupRows, stop: StopHits) -> Decision:
         """The next rows, and what has finished and may be returned.
 
-        Raises GroupFailedError when nothing is legal any more and nothing has finished.
+        Raises NoLegalTokenError when nothing is legal any more and nothing has finished.
         """
         if not len(result.tokens) and not len(self.hypotheses):
-            raise GroupFailedError(f"no legal token at generated token {rows.generated + 1}")
+            raise NoLegalTokenError(f"no legal token at generated token {rows.generated + 1}")
         staying = self._staying(result)
         ends = stop.reason[:staying] != LIVE
         picks, ended = np.flatnonzero(~ends), np.flatnonzero(ends)

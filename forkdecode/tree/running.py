@@ -12,7 +12,14 @@ from forkdecode.constraints.items import item_key
 from forkdecode.errors import CancelledError, ForkdecodeError
 from forkdecode.requests.score import PreparedScore
 from forkdecode.results import FinishReason, TokenLogprob, Usage
-from forkdecode.scheduler.events import CandidateEnded, GroupEvent, GroupFailed, GroupFinished, TokensAppended
+from forkdecode.scheduler.events import (
+    CandidateEnded,
+    CandidateStuck,
+    GroupEvent,
+    GroupFailed,
+    GroupFinished,
+    TokensAppended,
+)
 from forkdecode.scheduler.request import DecodeRequest
 from forkdecode.tree.memory import HeldNodes
 from forkdecode.tree.node import NodeTable, TreeNode
@@ -117,6 +124,9 @@ class DecodeRun:
             self._append(event, emit)
         elif isinstance(event, CandidateEnded):
             self._end(event.candidate, event.finish_reason, event.cumulative_logprob, emit)
+        elif isinstance(event, CandidateStuck):
+            if self.children[event.candidate].state == "generating":
+                self._cut(event.candidate, "failed", emit, error=event.error)
         elif (error := _error(event)) is not None:
             self._fail(error, _kept(event), emit)
 

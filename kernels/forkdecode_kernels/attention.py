@@ -8,9 +8,9 @@ import torch
 
 from forkdecode_kernels.attention_work import AttentionWork
 from forkdecode_kernels.cpu.attention import CpuAttentionPlan, cpu_attention, plan_cpu_attention
+from forkdecode_kernels.gathered import gathered_attention
 from forkdecode_kernels.node_attention import node_attention
 from forkdecode_kernels.node_list import NodeList, SlicedNodes
-from forkdecode_kernels.reference.attention import attention as reference_attention
 
 AttentionPlan = AttentionWork | CpuAttentionPlan | NodeList | SlicedNodes
 
@@ -69,7 +69,7 @@ def attention(
     if sinks is not None and sinks.shape != (heads,):
         raise ValueError(f"sinks is {tuple(sinks.shape)}; must be [H = {heads}]")
     if isinstance(plan, AttentionWork):
-        return reference_attention(query, kv, plan, scale=scale, window=window, softcap=softcap, sinks=sinks)
+        return gathered_attention(query, kv, plan, scale=scale, window=window, softcap=softcap, sinks=sinks)
     if window != plan.window:
         raise ValueError(f"window is {window}; the plan was made for {plan.window}")
     return cpu_attention(query, kv, plan, scale=scale, softcap=softcap, sinks=sinks)

@@ -73,11 +73,13 @@ class SampledPath:
     cumulative: float
     gap: float
     """How near a uniform came to another token."""
+    stuck: bool = False
+    """Nothing is legal after its tokens."""
 
 
-def sampled(model: Markov, asked: Asked, seed: int, index: int) -> SampledPath | None:
+def sampled(model: Markov, asked: Asked, seed: int, index: int) -> SampledPath:
     """Sample `index`: one uniform a token from its lineage and position, the first token whose cumulative
-    probability exceeds it. None where nothing is legal."""
+    probability exceeds it."""
     strategy, ends = asked.strategy, ending(model, asked)
     assert isinstance(strategy, Drawn)
     own = lineage.child(lineage.root(seed), index)
@@ -86,7 +88,7 @@ def sampled(model: Markov, asked: Asked, seed: int, index: int) -> SampledPath |
     while len(path) < asked.options.max_tokens and not (path and ends(path)):
         probs = distribution(draw_logits(model, asked, path), strategy)
         if not any(probs):
-            return None
+            return SampledPath(path, cumulative, gap, stuck=True)
         u = float(lineage.uniform(own, len(asked.prompt) + len(path)))
         below = np.cumsum(probs)
         token = next(t for t, p in enumerate(probs) if p and (u < below[t] or not any(probs[t + 1 :])))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forkdecode import BestOf, DecodeResult, GroupFailedError, Options, Sample
+from forkdecode import BestOf, DecodeResult, NoLegalTokenError, Options, Sample
 from tests.oracle.draw_rule import SampledPath, probabilities, sampled
 from tests.oracle.markov import Asked, Markov, MarkovEngine, markov
 from tests.oracle.markov_cases import FILTERS, models, options, prompts
@@ -50,25 +50,32 @@ def check(model: Markov, asked: Asked, result: object) -> None:
     assert strategy.seed is not None
     count = strategy.n if isinstance(strategy, Sample) else strategy.best_of
     every = [sampled(model, asked, strategy.seed, i) for i in range(count)]
-    found = [path for path in every if path is not None]
-    if len(found) < count:
-        # One dead end fails the request, unless enough have finished before.
-        assert isinstance(result, GroupFailedError) or isinstance(strategy, BestOf)
+    if min(path.gap for path in every) < EDGE:
         return
-    if min(path.gap for path in found) < EDGE:
+    found = [(i, path) for i, path in enumerate(every) if not path.stuck]
+    if not found:
+        assert isinstance(result, NoLegalTokenError), result
         return
     assert isinstance(result, DecodeResult), result
-    want = list(enumerate(found)) if isinstance(strategy, Sample) else ranked(strategy, found)
+    want = found if isinstance(strategy, Sample) else ranked(strategy, found)
+    assert result.exhausted == (len(want) < asked_for(strategy))
     assert [(c.index, c.token_ids) for c in result.candidates] == [(i, p.tokens) for i, p in want]
     for candidate, (_, path) in zip(result.candidates, want, strict=True):
         assert candidate.cumulative_logprob == pytest.approx(path.cumulative, abs=1e-4)
 
 
-def ranked(strategy: BestOf, found: list[SampledPath]) -> list[tuple[int, SampledPath]]:
-    """What counts had finished in the step in which enough had; best first."""
-    lengths = sorted(len(path.tokens) for path in found)
-    last = lengths[(strategy.first_finished or strategy.best_of) - 1]
-    counted = [(i, path) for i, path in enumerate(found) if len(path.tokens) <= last]
+def asked_for(strategy: Sample | BestOf) -> int:
+    """How many candidates make a result whole."""
+    if isinstance(strategy, Sample) or strategy.rank_by != "none":
+        return strategy.n
+    return strategy.first_finished or strategy.best_of
+
+
+def ranked(strategy: BestOf, found: list[tuple[int, SampledPath]]) -> list[tuple[int, SampledPath]]:
+    """What counts had finished in the step in which enough had, or all that can; best first."""
+    lengths = sorted(len(path.tokens) for _, path in found)
+    last = lengths[min(strategy.first_finished or strategy.best_of, len(found)) - 1]
+    counted = [(i, path) for i, path in found if len(path.tokens) <= last]
     if strategy.rank_by == "none":
         return counted
     counted.sort(key=lambda pair: len(pair[1].tokens))

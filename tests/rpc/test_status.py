@@ -24,6 +24,7 @@ from forkdecode.errors import (
     GroupFailedError,
     InvalidRequestError,
     ModelLoadError,
+    NoLegalTokenError,
     QueueFullError,
     UnavailableError,
 )
@@ -37,6 +38,7 @@ CODES = {
     QueueFullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     CancelledError: grpc.StatusCode.CANCELLED,
     GroupFailedError: grpc.StatusCode.INTERNAL,
+    NoLegalTokenError: grpc.StatusCode.FAILED_PRECONDITION,
     UnavailableError: grpc.StatusCode.UNAVAILABLE,
     EngineClosedError: grpc.StatusCode.UNAVAILABLE,
     AuthenticationError: grpc.StatusCode.UNAUTHENTICATED,
@@ -249,6 +251,7 @@ def test_a_foreign_status_has_an_error_by_its_code(code: grpc.StatusCode) -> Non
     expected = {its_code: kind for kind, its_code in reversed(CODES.items())}
     expected |= {
         grpc.StatusCode.INTERNAL: ForkdecodeError,
+        grpc.StatusCode.FAILED_PRECONDITION: ForkdecodeError,
         grpc.StatusCode.OUT_OF_RANGE: InvalidRequestError,
         grpc.StatusCode.PERMISSION_DENIED: AuthenticationError,
     }

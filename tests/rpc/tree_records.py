@@ -181,6 +181,7 @@ KINDS = [
     errors.QueueFullError,
     errors.CancelledError,
     errors.GroupFailedError,
+    errors.NoLegalTokenError,
     errors.UnavailableError,
     errors.EngineClosedError,
 ]

@@ -121,14 +121,18 @@ def test_what_goes_wrong_in_a_group_stays_there(which: int, victim: int) -> None
             same(found, before)
 
 
-def test_a_row_with_no_legal_token_fails_a_draw_and_leaves_a_beam_with_fewer() -> None:
+def test_of_a_row_with_no_legal_token_there_are_no_draws_and_no_candidates() -> None:
     logits = logits_for(mixed())[:4].clone()
     logits[1] = -torch.inf
     drawn, beam = select(
         logits,
         [request(children(4, 4), 4, num_generated=2), request(beams(8, np.zeros(4)), 4, group=1)],
     )
-    assert drawn.error == "no legal token at generated token 3"
+    (clean,) = select(logits[[0, 2, 2, 3]], [request(children(4, 4), 4, num_generated=2)])
+    assert drawn.error is None
+    assert drawn.rows.tolist() == [0, 2, 3]
+    assert drawn.tokens.tolist() == clean.tokens[[0, 2, 3]].tolist()
+    assert drawn.selection_logprobs.tolist() == clean.selection_logprobs[[0, 2, 3]].tolist()
     assert beam.error is None
     assert len(beam.tokens) == 8
     assert 1 not in beam.rows

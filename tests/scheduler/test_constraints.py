@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from forkdecode.constraint_types import FromCatalogue
-from forkdecode.scheduler.events import GroupFailed, GroupFinished
+from forkdecode.errors import NoLegalTokenError
+from forkdecode.scheduler.events import CandidateStuck, GroupEvent, GroupFailed, GroupFinished
 from forkdecode.scheduler.request import DecodeRequest
 from forkdecode.types import Beam, BestOf, Greedy, Sample, Strategy
-from tests.constraints.toy import Form, Table, items_table, random_table
-from tests.scheduler.engines import VOCAB, decode_alone, request, run, toy_engine
+from tests.constraints.toy import NOTHING, Form, Table, items_table, random_table
+from tests.scheduler.engines import VOCAB, assert_idle, decode_alone, request, run, toy_engine
 
 STRATEGIES: list[Strategy] = [
     Greedy(),
@@ -123,6 +125,73 @@ def test_nothing_legal_at_the_first_token_fails_the_group_alone(strategy: Strate
         assert event.error.field == "constraint"
     assert isinstance(last["good"], GroupFinished)
     assert last["good"].candidates == decode_alone(good)
+
+
+def events_of(what: DecodeRequest, table: Table) -> list[GroupEvent]:
+    """All that a request with an engine to itself is told."""
+    engine = toy_engine()
+    events: list[GroupEvent] = []
+    engine.submit(dataclasses.replace(held(what, table), stream=True))
+    while engine.has_work:
+        events += engine.step()
+        engine.scheduler.check()
+    assert_idle(engine)
+    return events
+
+
+DEAD_END = 4
+
+
+def with_dead_ends(form: Form) -> Table:
+    """Token 4 leads to where nothing follows."""
+    moves = np.full((2, VOCAB), NOTHING, np.int64)
+    moves[0, [1, 2, 3, DEAD_END]] = [0, 0, 0, 1]
+    return Table(moves, form)
+
+
+@pytest.mark.parametrize("form", ["lists", "bits"])
+@pytest.mark.parametrize("penalty", [0.0, 1e-9])
+def test_a_sample_that_nothing_follows_ends_alone(form: Form, penalty: float) -> None:
+    """A penalty of next to nothing takes the way of rows that processors change."""
+    table, given = with_dead_ends(form), {"max_tokens": 4, "repetition_penalty": 1.0 + penalty}
+    *events, last = events_of(request("a", [4, 5], Sample(n=12, seed=3), **given), table)
+    assert isinstance(last, GroupFinished)
+    stuck = [event.candidate for event in events if isinstance(event, CandidateStuck)]
+    assert 2 < len(stuck) < 10
+    assert sorted([*stuck, *(c.index for c in last.candidates)]) == list(range(12))
+    assert last.exhausted
+    for candidate in last.candidates:
+        assert len(candidate.token_ids) == 4
+        assert DEAD_END not in candidate.token_ids[:3]
+    for event in events:
+        if isinstance(event, CandidateStuck):
+            assert isinstance(event.error, NoLegalTokenError)
+            assert event.error.field == "constraint"
+    *_, fewer = events_of(request("a", [4, 5], Sample(n=6, seed=3), **given), table)
+    assert isinstance(fewer, GroupFinished)
+    assert fewer.candidates == tuple(c for c in last.candidates if c.index < 6)
+
+
+def test_the_best_of_samples_is_among_those_that_finished() -> None:
+    table = with_dead_ends("lists")
+    every = decode_alone(held(request("a", [4, 5], Sample(n=12, seed=3), max_tokens=4), table))
+    for n, enough in ((2, None), (2, 3), (12, None)):
+        best = BestOf(best_of=12, n=n, seed=3, first_finished=enough)
+        *_, last = events_of(request("a", [4, 5], best, max_tokens=4), table)
+        assert isinstance(last, GroupFinished)
+        ranked = sorted(every, key=lambda c: -c.cumulative_logprob)[:n]
+        assert [c.index for c in last.candidates] == [c.index for c in ranked]
+        assert last.exhausted is (n == 12)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: type(s).__name__)
+def test_where_nothing_is_left_the_request_fails(strategy: Strategy) -> None:
+    moves = np.full((2, VOCAB), NOTHING, np.int64)
+    moves[0, [1, 2, DEAD_END]] = 1
+    *_, last = events_of(request("a", [4, 5], strategy, max_tokens=4), Table(moves))
+    assert isinstance(last, GroupFailed)
+    assert isinstance(last.error, NoLegalTokenError)
+    assert "at generated token 2, under the constraint" in str(last.error)
 
 
 @pytest.mark.parametrize(("last", "reason"), [(9, "stop"), (EOS, "eos"), (7, "stop")])

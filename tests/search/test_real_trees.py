@@ -103,6 +103,21 @@ def test_what_is_found_under_a_constraint_follows_it_over_all_steps(name: str, l
             assert re.fullmatch(texts.pattern, node.path_text[len(given.path_text) :])
 
 
+@pytest.mark.parametrize("name", ["best of n", "step beam"])
+def test_branches_that_nothing_follows_are_cut_and_the_others_are_found(name: str, llm: LLM) -> None:
+    """Each letter once: what draws no "a" in time is stuck, in the middle of a step or after it."""
+    ids = [i for text in "abcde" for i in llm.tokenize(text)]
+    once = Options(allowed_token_ids=tuple(ids), no_repeat_ngram_size=1, ignore_eos=True, stop=("a",))
+    held = replace(DECODING, step=("!",), step_tokens=30, max_tokens=30, options=once)
+    with llm.tree("hi", seed=4) as tree:
+        result = run(tree, POLICIES[name](), rewards, budget=BUDGET, decoding=held)
+        assert result.finished or result.unfinished
+        for branch in (*result.finished, *result.unfinished):
+            assert branch.state == ("finished" if branch.finish_reason == "stop" else "cut")
+            assert branch.finish_reason in ("stop", "failed")
+            assert "a" not in branch.text
+
+
 def test_nothing_is_held_after_a_search(llm: LLM) -> None:
     with llm.tree("hello", seed=4) as tree:
         run(tree, POLICIES["step beam"](), rewards, budget=BUDGET, decoding=DECODING)

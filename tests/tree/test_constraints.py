@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from forkdecode.constraint_types import ConstraintSpec, FromCatalogue
 from forkdecode.constraints.maker import ConstraintMaker
-from forkdecode.errors import InvalidRequestError, invalid
+from forkdecode.errors import InvalidRequestError, NoLegalTokenError, invalid
 from forkdecode.tree_types import (
     Decode,
+    Done,
     Export,
     Exported,
     Extend,
@@ -22,6 +23,7 @@ from forkdecode.tree_types import (
     Fork,
     Import,
     NodePath,
+    NodeStopped,
     Prune,
     TreeLimits,
     Truncate,
@@ -29,7 +31,7 @@ from forkdecode.tree_types import (
 from forkdecode.types import Greedy, Options, Sample
 from tests.constraints.toy import Table, items_table, random_table
 from tests.llm.models import EOS_ID, VOCAB, ids
-from tests.tree.driven import Driven, InlinePort
+from tests.tree.driven import CrossedPort, Driven, InlinePort
 
 LOOP = FromCatalogue("loop")
 OTHER = FromCatalogue("other")
@@ -305,6 +307,31 @@ def test_a_catalogue_that_was_exchanged(tables: dict[str, Table]) -> None:
     child = tree.extended(begun, ids("c"))
     tables["new"] = items_table([ids("cd")], len(VOCAB), EOS_ID)
     assert tree.after(tree.on(child, options), P + 3) == ids("cd")
+    tree.close()
+
+
+@pytest.mark.parametrize("port", [InlinePort, CrossedPort])
+def test_a_child_that_nothing_follows_fails_alone(port: type[InlinePort], tables: dict[str, Table]) -> None:
+    moves = np.full((2, len(VOCAB)), -1, np.int64)
+    moves[0, ids("abcd")] = [0, 0, 0, 1]  # nothing follows a d
+    tables["dead ends"] = Table(moves)
+    tree = Held(port=port())
+    options = under(FromCatalogue("dead ends"))
+    made = tree.ran(Decode(tree.next_id(), (0,), Sample(n=8), options))
+    failed = {info.node for info in made if info.finish_reason == "failed"}
+    assert 0 < len(failed) < 8
+    for info in made:
+        assert info.finish_reason == ("failed" if info.node in failed else "length")
+        assert (info.token_ids[-1:] == ids("d")) or info.node not in failed
+        (stopped,) = tree.said(NodeStopped, info.node)
+        assert isinstance(stopped.error, NoLegalTokenError) is (info.node in failed)
+    (done,) = tree.said(Done)
+    assert done.error is None
+    assert tree.port.stats().held_nodes == tree.session.held_nodes == 9 - len(failed)
+    assert tree.port.stats().used_blocks <= tree.session.blocks
+    tree.check_heard()
+    for number in failed:  # its path may go on without the constraint
+        assert len(tree.after(tree.on(number, under(None, 2)), P)) == len(tree.after(number, P)) + 2
     tree.close()
 
 
