@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from benchmarks.aot_attention import KV_HEADS, attention_configs
 from benchmarks.aot_config import Config
-from forkdecode_kernels.reference.perturbed import LEAST
 from forkdecode_kernels.row_candidates import ROW_TILE
 from forkdecode_kernels.triton import (
     beam_topk,
@@ -50,7 +49,7 @@ def selection_configs() -> Iterator[Config]:
     yield Config(
         "gumbel_noise",
         perturbed.noisy_kernel,
-        {"LEAST": float(LEAST), "STREAM": philox.GUMBEL_STREAM, "TILE": perturbed.TILE},
+        {"STREAM": philox.GUMBEL_STREAM, "TILE": perturbed.TILE},
         types={"logprobs_ptr": "*fp32", "out_ptr": "*fp64"},
         aligned=("vocab",),
         wide=True,

@@ -54,6 +54,7 @@ __all__ = [
     "STRATEGY_NAMES",
     "Beam",
     "BestOf",
+    "Continuation",
     "Continuations",
     "Contrastive",
     "CustomScorer",
@@ -77,6 +78,8 @@ __all__ = [
 Message: TypeAlias = Mapping[str, Any]
 Prompt: TypeAlias = str | Sequence[int] | Sequence[Message]
 """Text, token ids, or chat messages ({"role": ..., "content": ...})."""
+Continuation: TypeAlias = str | Sequence[int]
+"""What is scored after a prompt: text or token ids."""
 
 PrefixFunction: TypeAlias = Callable[[int, Any], Sequence[int]]
 """fn(batch_id, input_ids) -> token ids: batch_id is 0, input_ids [P + g] an int64 tensor of torch, the prompt

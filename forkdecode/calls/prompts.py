@@ -6,6 +6,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, SupportsIndex, TypeAlias
 
+from forkdecode.calls.arguments import is_batch
 from forkdecode.checks import MAX_INT, are_ids, check_unicode, shown
 from forkdecode.errors import invalid
 from forkdecode.types import Message, Prompt
@@ -27,6 +28,7 @@ def plain_prompt(prompt: Prompt, *, chat: bool = False, vocab_size: int = MAX_IN
     if isinstance(prompt, (bytes, Mapping)) or not hasattr(prompt, "__iter__"):
         raise invalid("prompt", f"{type(prompt).__name__} is not a prompt", _PROMPTS)
     items = list[Any](prompt)
+    refuse_several(items)
     if items and isinstance(items[0], Mapping):
         return items
     if chat:
@@ -34,6 +36,13 @@ def plain_prompt(prompt: Prompt, *, chat: bool = False, vocab_size: int = MAX_IN
     if not items:
         raise invalid("prompt", "is empty", "at least one token")
     return tuple(items) if are_ids(items, vocab_size) else tuple(_checked_id(i, vocab_size) for i in items)
+
+
+def refuse_several(items: list[Any]) -> None:
+    """Raises InvalidRequestError for a list of prompts in the place of one."""
+    if items and is_batch(items):
+        takers = "decode, decode_many and score take lists"
+        raise invalid("prompt", "is a list of prompts", f"one, {_PROMPTS}; {takers}")
 
 
 def check_messages(messages: Sequence[Message]) -> None:

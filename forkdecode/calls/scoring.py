@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+from forkdecode.calls.arguments import for_each, is_batch
 from forkdecode.checks import check_bool, check_int, check_words
 from forkdecode.errors import InvalidRequestError, invalid
 from forkdecode.types import MAX_COUNT, Options
+
+T = TypeVar("T")
 
 MAX_TOP_LOGPROBS = 1024
 
@@ -48,3 +52,30 @@ def read_score(
     except InvalidRequestError as error:
         error.request_id = request_id
         raise
+
+
+def score_each(
+    prompt: Any, continuations: Any, request_id: Any, make: Callable[[Any, Any, Any], T]
+) -> list[T]:
+    """`make` of a prompt, its continuations and its id, or of each of a list of prompts: continuations are
+    then the same for all, or a list of them for each. Raises InvalidRequestError; see for_each."""
+    each = is_batch(prompt) and isinstance(continuations, Sequence) and _are_lists(continuations)
+    if each and len(continuations) != len(prompt):
+        raise invalid(
+            "continuations",
+            f"are {len(continuations)} lists for {len(prompt)} prompts",
+            "one list for all, or one a prompt",
+        )
+    lists = list(continuations) if each else None
+    return for_each(
+        prompt,
+        lists,  # in the place of strategies, which are one a prompt as well
+        None,
+        request_id,
+        lambda one, its_own, _, name: make(one, continuations if lists is None else its_own, name),
+    )
+
+
+def _are_lists(continuations: Sequence[Any]) -> bool:
+    """Whether each is a list of continuations itself."""
+    return bool(continuations) and all(map(is_batch, continuations))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, overload
 
 from forkdecode.calls.arguments import is_batch
 from forkdecode.calls.handle import AsyncHandle
@@ -22,7 +22,7 @@ from forkdecode.rpc.convert_events import engine_stats, score_result, served_mod
 from forkdecode.rpc.convert_prompts import prompt_message
 from forkdecode.rpc.v1 import decode_pb2 as pb
 from forkdecode.tree_types import TreeLimits
-from forkdecode.types import Options, Prompt, Strategy
+from forkdecode.types import Continuation, Options, Prompt, Strategy
 
 
 class AsyncClient:
@@ -71,6 +71,32 @@ class AsyncClient:
         self._info = served_model(await self._ask("GetModel", pb.GetModelRequest()))
         return self._info
 
+    @overload
+    async def decode(
+        self,
+        prompt: str | Sequence[int] | Sequence[dict[str, Any]],
+        strategy: Strategy | None = None,
+        *,
+        options: Options | None = None,
+        chat: bool = False,
+        request_id: str | None = None,
+        timeout: float | None = None,
+        **given: Any,
+    ) -> DecodeResult: ...
+
+    @overload
+    async def decode(
+        self,
+        prompt: Sequence[Prompt],
+        strategy: Strategy | Sequence[Strategy] | None = None,
+        *,
+        options: Options | Sequence[Options] | None = None,
+        chat: bool = False,
+        request_id: Sequence[str] | None = None,
+        timeout: float | None = None,
+        **given: Any,
+    ) -> list[DecodeResult]: ...
+
     async def decode(
         self,
         prompt: Any,
@@ -81,7 +107,7 @@ class AsyncClient:
         request_id: Any = None,
         timeout: float | None = None,
         **given: Any,
-    ) -> Any:
+    ) -> DecodeResult | list[DecodeResult]:
         """Client.decode, awaited: a DecodeResult, or a list of them for a list of prompts. Cancelling
         the await cancels the requests."""
         letters = self._writer.decode_all(prompt, strategy, options, given, chat=chat, request_id=request_id)
@@ -167,10 +193,11 @@ class AsyncClient:
         calls = list_calls(prompts, strategy, options, request_id)
         return in_order_async(decode, calls, concurrency, progress, return_errors=return_errors)
 
-    async def score(
+    @overload
+    async def score(  # type: ignore[overload-overlap]  # a text is a Sequence[str]
         self,
-        prompt: Prompt,
-        continuations: Sequence[str | Sequence[int]],
+        prompt: str | Sequence[int] | Sequence[dict[str, Any]],
+        continuations: Sequence[Continuation],
         *,
         top_logprobs: int = 0,
         chat: bool = False,
@@ -178,9 +205,36 @@ class AsyncClient:
         cache_salt: str = "",
         request_id: str | None = None,
         timeout: float | None = None,
-    ) -> ScoreResult:
+    ) -> ScoreResult: ...
+
+    @overload
+    async def score(
+        self,
+        prompt: Sequence[Prompt],
+        continuations: Sequence[Continuation] | Sequence[Sequence[Continuation]],
+        *,
+        top_logprobs: int = 0,
+        chat: bool = False,
+        priority: int = 0,
+        cache_salt: str = "",
+        request_id: Sequence[str] | None = None,
+        timeout: float | None = None,
+    ) -> list[ScoreResult]: ...
+
+    async def score(
+        self,
+        prompt: Any,
+        continuations: Any,
+        *,
+        top_logprobs: int = 0,
+        chat: bool = False,
+        priority: int = 0,
+        cache_salt: str = "",
+        request_id: Any = None,
+        timeout: float | None = None,
+    ) -> ScoreResult | list[ScoreResult]:
         """Client.score, awaited."""
-        message = self._writer.score(
+        messages = self._writer.score_all(
             prompt,
             continuations,
             top_logprobs=top_logprobs,
@@ -189,7 +243,9 @@ class AsyncClient:
             cache_salt=cache_salt,
             request_id=request_id,
         )
-        return score_result(await self._ask("Score", message, timeout, message.request_id))
+        answers = await self._transport.unary_all("Score", messages, self._seconds(timeout))
+        results = [score_result(answer) for answer in answers]
+        return results if is_batch(prompt) else results[0]
 
     async def tree(
         self,

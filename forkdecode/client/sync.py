@@ -22,7 +22,7 @@ from forkdecode.rpc.convert_events import engine_stats, score_result, served_mod
 from forkdecode.rpc.convert_prompts import prompt_message
 from forkdecode.rpc.v1 import decode_pb2 as pb
 from forkdecode.tree_types import TreeLimits
-from forkdecode.types import Options, Prompt, Strategy
+from forkdecode.types import Continuation, Options, Prompt, Strategy
 
 
 class Client:
@@ -183,10 +183,11 @@ class Client:
             start, prompts, strategy, options, request_id, concurrency, progress, return_errors=return_errors
         )
 
-    def score(
+    @overload
+    def score(  # type: ignore[overload-overlap]  # a text is a Sequence[str]
         self,
-        prompt: Prompt,
-        continuations: Sequence[str | Sequence[int]],
+        prompt: str | Sequence[int] | Sequence[dict[str, Any]],
+        continuations: Sequence[Continuation],
         *,
         top_logprobs: int = 0,
         chat: bool = False,
@@ -194,9 +195,37 @@ class Client:
         cache_salt: str = "",
         request_id: str | None = None,
         timeout: float | None = None,
-    ) -> ScoreResult:
-        """LLM.score by the server: how likely the model finds each continuation of one prompt."""
-        message = self._writer.score(
+    ) -> ScoreResult: ...
+
+    @overload
+    def score(
+        self,
+        prompt: Sequence[Prompt],
+        continuations: Sequence[Continuation] | Sequence[Sequence[Continuation]],
+        *,
+        top_logprobs: int = 0,
+        chat: bool = False,
+        priority: int = 0,
+        cache_salt: str = "",
+        request_id: Sequence[str] | None = None,
+        timeout: float | None = None,
+    ) -> list[ScoreResult]: ...
+
+    def score(
+        self,
+        prompt: Any,
+        continuations: Any,
+        *,
+        top_logprobs: int = 0,
+        chat: bool = False,
+        priority: int = 0,
+        cache_salt: str = "",
+        request_id: Any = None,
+        timeout: float | None = None,
+    ) -> ScoreResult | list[ScoreResult]:
+        """LLM.score by the server: how likely the model finds each continuation of a prompt, or of each
+        of a list of prompts, which are sent all at once. timeout: for each of them."""
+        messages = self._writer.score_all(
             prompt,
             continuations,
             top_logprobs=top_logprobs,
@@ -205,7 +234,10 @@ class Client:
             cache_salt=cache_salt,
             request_id=request_id,
         )
-        return score_result(self._ask("Score", message, timeout, message.request_id))
+        seconds, link = self._seconds(timeout), self._link
+        answers = link.loop.call(lambda: link.transport.unary_all("Score", messages, seconds))
+        results = [score_result(answer) for answer in answers]
+        return results if is_batch(prompt) else results[0]
 
     def tree(
         self,

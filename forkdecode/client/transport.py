@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import grpc
@@ -83,11 +83,33 @@ class Transport:
         task.add_done_callback(ended)
         return task
 
-    async def unary(self, method: str, message: Any, timeout: float | None, request_id: str | None) -> Any:
-        """The answer of a call that has one. Raises ForkdecodeError."""
+    async def unary(
+        self,
+        method: str,
+        message: Any,
+        timeout: float | None,
+        request_id: str | None,
+        siblings: Siblings | None = None,
+    ) -> Any:
+        """The answer of a call that has one. siblings: see start. Raises ForkdecodeError."""
         self._connected()
-        task = self._task(self._unary(method, message, timeout, request_id))
+        task = self._task(self._unary(method, message, timeout, request_id, siblings or Siblings()))
         return await self._until_closed(task, request_id)
+
+    async def unary_all(self, method: str, messages: Sequence[Any], timeout: float | None) -> list[Any]:
+        """The answers of a list of requests that are sent at once, in their order. timeout: for each. The
+        first that fails ends the others. Raises ForkdecodeError."""
+        siblings = Siblings()
+        calls = [
+            asyncio.ensure_future(self.unary(method, message, timeout, message.request_id, siblings))
+            for message in messages
+        ]
+        try:
+            return await asyncio.gather(*calls)
+        except BaseException:
+            for call in calls:
+                call.cancel()
+            raise
 
     async def tree(self, begin: pb.TreeCommand, put: PutTree, timeout: float | None) -> TreeCall:
         """Opens or resumes a tree session; `put` hears of it until it ends. timeout: seconds until it is
@@ -101,19 +123,25 @@ class Transport:
                 self._task(task.result().close())  # it was opened just before
             raise
 
-    async def _unary(self, method: str, message: Any, timeout: float | None, request_id: str | None) -> Any:
+    async def _unary(
+        self, method: str, message: Any, timeout: float | None, request_id: str | None, siblings: Siblings
+    ) -> Any:
         attempts = Attempts(self._settings.retries, timeout)
         while True:
+            began = time.monotonic()
             try:
-                return await getattr(self._stub, method)(
-                    message, timeout=attempts.seconds_left(), metadata=self._settings.metadata
-                )
+                with siblings.running():
+                    answer = await getattr(self._stub, method)(
+                        message, timeout=attempts.seconds_left(), metadata=self._settings.metadata
+                    )
+                siblings.room()
+                return answer
             except grpc.aio.AioRpcError as error:
                 failure = self._told(error, request_id, timeout)
-            delay = attempts.delay(failure)
-            if delay is None:
+            if not isinstance(failure, QueueFullError):
+                siblings.room()
+            if not await siblings.again(failure, attempts, time.monotonic() - began):
                 raise failure
-            await asyncio.sleep(delay)
 
     async def _tree(self, begin: pb.TreeCommand, put: PutTree, timeout: float | None) -> TreeCall:
         attempts = Attempts(self._settings.retries, timeout)

@@ -8,6 +8,7 @@ from typing import Any
 
 from forkdecode.calls.arguments import ArgumentReader, for_each
 from forkdecode.calls.ranking import ranked, unranked
+from forkdecode.calls.scoring import score_each
 from forkdecode.checks import check_bool, check_token_ids, shown
 from forkdecode.errors import ForkdecodeError, InvalidRequestError, invalid
 from forkdecode.results import Event, Finished
@@ -80,26 +81,29 @@ class Writer:
 
         return for_each(prompt, strategy, options, request_id, make)
 
-    def score(
+    def score_all(
         self,
         prompt: Any,
-        continuations: Sequence[str | Sequence[int]],
+        continuations: Any,
         *,
         top_logprobs: int,
         chat: bool,
         priority: int,
         cache_salt: str,
         request_id: Any,
-    ) -> pb.ScoreRequest:
-        """Raises InvalidRequestError."""
-        name = self._arguments.name(request_id)
-        try:
-            pieces: Any = continuations
-            call = ScoreCall(prompt, pieces, top_logprobs, priority, cache_salt, name)
-            return score_request(call, chat=check_bool("chat", chat))
-        except InvalidRequestError as error:
-            error.request_id = name
-            raise
+    ) -> list[pb.ScoreRequest]:
+        """For a prompt or a list of them; see score_each. Raises InvalidRequestError."""
+
+        def make(one: Any, its_own: Any, given_id: Any) -> pb.ScoreRequest:
+            name = self._arguments.name(given_id)
+            try:
+                call = ScoreCall(one, its_own, top_logprobs, priority, cache_salt, name)
+                return score_request(call, chat=check_bool("chat", chat))
+            except InvalidRequestError as error:
+                error.request_id = name
+                raise
+
+        return score_each(prompt, continuations, request_id, make)
 
 
 def open_tree(

@@ -7,7 +7,7 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, overload
 
 from transformers import PreTrainedModel
 
@@ -22,10 +22,11 @@ from forkdecode.engine.sizing import Capacity
 from forkdecode.llm.session import ModelChoice, Session
 from forkdecode.model.info import ModelInfo
 from forkdecode.requests.prepare import Prepared
+from forkdecode.requests.score import send_scores
 from forkdecode.results import DecodeResult, EngineStats, Event, ScoreResult
 from forkdecode.tree.local import AsyncLocalLink
 from forkdecode.tree_types import OpenTree, TreeLimits
-from forkdecode.types import Options, Prompt, Strategy
+from forkdecode.types import Continuation, Options, Prompt, Strategy
 
 
 class AsyncLLM:
@@ -74,6 +75,30 @@ class AsyncLLM:
         """The block pool."""
         return self._session.engine.capacity
 
+    @overload
+    async def decode(
+        self,
+        prompt: str | Sequence[int] | Sequence[dict[str, Any]],
+        strategy: Strategy | None = None,
+        *,
+        options: Options | None = None,
+        chat: bool = False,
+        request_id: str | None = None,
+        **given: Any,
+    ) -> DecodeResult: ...
+
+    @overload
+    async def decode(
+        self,
+        prompt: Sequence[Prompt],
+        strategy: Strategy | Sequence[Strategy] | None = None,
+        *,
+        options: Options | Sequence[Options] | None = None,
+        chat: bool = False,
+        request_id: Sequence[str] | None = None,
+        **given: Any,
+    ) -> list[DecodeResult]: ...
+
     async def decode(
         self,
         prompt: Any,
@@ -83,7 +108,7 @@ class AsyncLLM:
         chat: bool = False,
         request_id: Any = None,
         **given: Any,
-    ) -> Any:
+    ) -> DecodeResult | list[DecodeResult]:
         """LLM.decode, awaited: a DecodeResult, or a list of them for a list of prompts. Cancelling
         the await cancels the requests."""
         prepared = await asyncio.to_thread(
@@ -178,21 +203,47 @@ class AsyncLLM:
         """LLM.detokenize, in a worker thread."""
         return await asyncio.to_thread(self._session.requests.detokenize, token_ids)
 
-    async def score(
+    @overload
+    async def score(  # type: ignore[overload-overlap]  # a text is a Sequence[str]
         self,
-        prompt: Prompt,
-        continuations: Sequence[str | Sequence[int]],
+        prompt: str | Sequence[int] | Sequence[dict[str, Any]],
+        continuations: Sequence[Continuation],
         *,
         top_logprobs: int = 0,
         chat: bool = False,
         priority: int = 0,
         cache_salt: str = "",
         request_id: str | None = None,
-    ) -> ScoreResult:
-        """LLM.score, awaited. Cancelling the await cancels the request."""
+    ) -> ScoreResult: ...
+
+    @overload
+    async def score(
+        self,
+        prompt: Sequence[Prompt],
+        continuations: Sequence[Continuation] | Sequence[Sequence[Continuation]],
+        *,
+        top_logprobs: int = 0,
+        chat: bool = False,
+        priority: int = 0,
+        cache_salt: str = "",
+        request_id: Sequence[str] | None = None,
+    ) -> list[ScoreResult]: ...
+
+    async def score(
+        self,
+        prompt: Any,
+        continuations: Any,
+        *,
+        top_logprobs: int = 0,
+        chat: bool = False,
+        priority: int = 0,
+        cache_salt: str = "",
+        request_id: Any = None,
+    ) -> ScoreResult | list[ScoreResult]:
+        """LLM.score, awaited. Cancelling the await cancels the requests."""
         engine = self._session.engine.thread
         prepared = await asyncio.to_thread(
-            self._session.requests.prepare_score,
+            self._session.requests.prepare_scores,
             prompt,
             continuations,
             top_logprobs=top_logprobs,
@@ -201,12 +252,17 @@ class AsyncLLM:
             cache_salt=cache_salt,
             request_id=request_id,
         )
-        answer = prepared.send(engine)
+        answers = send_scores(engine, prepared)
         try:
-            return prepared.assembler.result(await asyncio.wrap_future(answer))
+            results = [
+                one.assembler.result(await asyncio.wrap_future(answer))
+                for one, answer in zip(prepared, answers, strict=True)
+            ]
         except BaseException:
-            engine.cancel(prepared.request)
+            for one in prepared:
+                engine.cancel(one.request)
             raise
+        return results if is_batch(prompt) else results[0]
 
     async def tree(
         self,

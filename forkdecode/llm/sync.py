@@ -21,10 +21,11 @@ from forkdecode.engine.sizing import Capacity
 from forkdecode.llm.session import ModelChoice, Session
 from forkdecode.model.info import ModelInfo
 from forkdecode.requests.prepare import Prepared
+from forkdecode.requests.score import send_scores
 from forkdecode.results import DecodeResult, EngineStats, ScoreResult
 from forkdecode.tree.local import LocalLink
 from forkdecode.tree_types import OpenTree, TreeLimits
-from forkdecode.types import Options, Prompt, Strategy
+from forkdecode.types import Continuation, Options, Prompt, Strategy
 
 
 class LLM:
@@ -200,28 +201,56 @@ class LLM:
         """The text of token ids; special tokens have none."""
         return self._session.requests.detokenize(token_ids)
 
-    def score(
+    @overload
+    def score(  # type: ignore[overload-overlap]  # a text is a Sequence[str]
         self,
-        prompt: Prompt,
-        continuations: Sequence[str | Sequence[int]],
+        prompt: str | Sequence[int] | Sequence[dict[str, Any]],
+        continuations: Sequence[Continuation],
         *,
         top_logprobs: int = 0,
         chat: bool = False,
         priority: int = 0,
         cache_salt: str = "",
         request_id: str | None = None,
-    ) -> ScoreResult:
-        """How likely the model finds each of several continuations of one prompt, which is computed
-        and stored once; waits.
+    ) -> ScoreResult: ...
 
-        continuations: texts or token ids; a text is tokenized by itself, without special tokens.
+    @overload
+    def score(
+        self,
+        prompt: Sequence[Prompt],
+        continuations: Sequence[Continuation] | Sequence[Sequence[Continuation]],
+        *,
+        top_logprobs: int = 0,
+        chat: bool = False,
+        priority: int = 0,
+        cache_salt: str = "",
+        request_id: Sequence[str] | None = None,
+    ) -> list[ScoreResult]: ...
+
+    def score(
+        self,
+        prompt: Any,
+        continuations: Any,
+        *,
+        top_logprobs: int = 0,
+        chat: bool = False,
+        priority: int = 0,
+        cache_salt: str = "",
+        request_id: Any = None,
+    ) -> ScoreResult | list[ScoreResult]:
+        """How likely the model finds each of several continuations of one prompt, which is computed
+        and stored once; waits. For a list of prompts, sent all at once, a list.
+
+        continuations: texts or token ids; a text is tokenized by itself, without special tokens. For a
+        list of prompts the same for all, or a list of them for each.
         top_logprobs: how many of the likeliest tokens of each position to report besides. Nothing is
         sampled and nothing ends early: log-probabilities are the model's own, of every token given.
 
-        Raises InvalidRequestError naming the argument, CapacityError, GroupFailedError.
+        Raises InvalidRequestError naming the argument, CapacityError, GroupFailedError; the first error
+        ends the others.
         """
         engine = self._session.engine.thread
-        prepared = self._session.requests.prepare_score(
+        prepared = self._session.requests.prepare_scores(
             prompt,
             continuations,
             top_logprobs=top_logprobs,
@@ -230,12 +259,16 @@ class LLM:
             cache_salt=cache_salt,
             request_id=request_id,
         )
-        answer = prepared.send(engine)
+        answers = send_scores(engine, prepared)
         try:
-            return prepared.assembler.result(answer.result())
+            results = [
+                one.assembler.result(answer.result()) for one, answer in zip(prepared, answers, strict=True)
+            ]
         except BaseException:
-            engine.cancel(prepared.request)
+            for one in prepared:
+                engine.cancel(one.request)
             raise
+        return results if is_batch(prompt) else results[0]
 
     def tree(
         self,

@@ -8,7 +8,7 @@ from typing import Any
 
 from forkdecode.allowed import Constraint
 from forkdecode.calls.arguments import ArgumentReader, for_each
-from forkdecode.calls.scoring import read_score
+from forkdecode.calls.scoring import read_score, score_each
 from forkdecode.constraint_types import ConstraintSpec
 from forkdecode.constraints.catalogues import Catalogues
 from forkdecode.model.info import ModelInfo
@@ -170,6 +170,32 @@ class RequestMaker:
             request_id=self._arguments.name(request_id),
         )
         return self.scored(self._resolver.resolve_score(asked))
+
+    def prepare_scores(
+        self,
+        prompt: Any,
+        continuations: Any,
+        *,
+        top_logprobs: int,
+        chat: bool,
+        priority: int,
+        cache_salt: str,
+        request_id: Any,
+    ) -> list[PreparedScore]:
+        """The same for a prompt or a list of them; see score_each. Raises InvalidRequestError."""
+
+        def make(one: Any, its_own: Any, name: Any) -> PreparedScore:
+            return self.prepare_score(
+                one,
+                its_own,
+                top_logprobs=top_logprobs,
+                chat=chat,
+                priority=priority,
+                cache_salt=cache_salt,
+                request_id=name,
+            )
+
+        return score_each(prompt, continuations, request_id, make)
 
     def scored(self, request: DecodeRequest) -> PreparedScore:
         """A score request with what makes its result."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -54,12 +55,19 @@ class PreparedScore:
     request: DecodeRequest
     assembler: ScoreAssembler
 
-    def send(self, engine: EnginePort) -> Future[GroupEvent | ForkdecodeError]:
-        """Queues it; the future gets what `assembler.result` takes. Raises as EnginePort.submit does.
 
-        The future can't be cancelled: to end the request, cancel it at the engine.
-        """
-        answer: Future[GroupEvent | ForkdecodeError] = Future()
+def send_scores(
+    engine: EnginePort, prepared: Sequence[PreparedScore]
+) -> list[Future[GroupEvent | ForkdecodeError]]:
+    """Queues them at once; each one's future gets what its `assembler.result` takes. Raises as
+    EnginePort.submit does.
+
+    The futures can't be cancelled: to end a request, cancel it at the engine.
+    """
+    answers = [Future[GroupEvent | ForkdecodeError]() for _ in prepared]
+    for answer in answers:
         answer.set_running_or_notify_cancel()
-        engine.submit([Job(self.request, answer.set_result)])
-        return answer
+    engine.submit(
+        [Job(one.request, answer.set_result) for one, answer in zip(prepared, answers, strict=True)]
+    )
+    return answers

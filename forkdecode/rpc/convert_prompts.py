@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from forkdecode.calls.prompts import refuse_several
 from forkdecode.checks import check_items, check_token_ids, check_unicode, shown
 from forkdecode.errors import InvalidRequestError, invalid
 from forkdecode.rpc.v1 import decode_pb2 as pb
@@ -42,6 +43,7 @@ def prompt_message(prompt: Any, *, chat: bool = False) -> pb.Prompt:
     items = check_items("prompt", prompt, "token ids or messages")
     if not items:
         raise invalid("prompt", "is empty", "at least one token")
+    refuse_several(items)
     if isinstance(items[0], Mapping):
         return _chat_message(items)
     if chat:

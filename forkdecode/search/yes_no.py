@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
@@ -95,21 +94,14 @@ class YesNoJudge:
 
     def verify(self, tree: Tree, branches: Sequence[Branch], nodes: Sequence[Node]) -> list[float]:
         """TreeVerifier.verify."""
-        return [
-            _score(
-                self._llm.score(self._prompt(branch), self._words, chat=self._chat).continuations,
-                self._output,
-            )
-            for branch in branches
-        ]
+        results = self._llm.score([self._prompt(b) for b in branches], self._words, chat=self._chat)
+        return [_score(result.continuations, self._output) for result in results]
 
     async def verify_async(
         self, tree: AsyncTree, branches: Sequence[Branch], nodes: Sequence[Node]
     ) -> list[float]:
         """TreeVerifier.verify_async."""
-        results = await asyncio.gather(
-            *(self._llm.score(self._prompt(branch), self._words, chat=self._chat) for branch in branches)
-        )
+        results = await self._llm.score([self._prompt(b) for b in branches], self._words, chat=self._chat)
         return [_score(result.continuations, self._output) for result in results]
 
     def _prompt(self, branch: Branch) -> str:

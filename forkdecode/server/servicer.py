@@ -64,14 +64,12 @@ class Servicer:
         self._workers = workers
         # Apart: results of many log-probabilities take seconds to become messages.
         self._converters = ThreadPoolExecutor(2, thread_name_prefix="forkdecode-results")
-        # Apart: a grammar may take seconds.
-        self._compilers = ThreadPoolExecutor(4, thread_name_prefix="forkdecode-constraints")
         # Apart: stats wait for the engine's step.
         self._askers = ThreadPoolExecutor(2, thread_name_prefix="forkdecode-stats")
 
     def close(self) -> None:
         """Ends its own threads."""
-        for executor in (self._converters, self._compilers, self._askers):
+        for executor in (self._converters, self._askers):
             executor.shutdown(wait=False, cancel_futures=True)
 
     @property
@@ -94,7 +92,7 @@ class Servicer:
             reader = self._workers.of(len(data))
             read = await _run(reader, self._read_decode, data, record)
             if isinstance(read, DecodeRequest):
-                read = await _run(self._compilers, self._constrained, read, record)
+                read = await _run(self._workers.of(0, waits=True), self._constrained, read, record)
             prepared, charge = read
             outbox = self._outbox(prepared.request, prepared.assembler.events)
             async with self._sent(outbox, charge, caller, record, len(data)):

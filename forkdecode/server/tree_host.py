@@ -9,14 +9,17 @@ import itertools
 import secrets
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 from forkdecode.errors import ForkdecodeError, invalid
 from forkdecode.server.auth import Caller
 from forkdecode.server.stream import Courier
 from forkdecode.server.tree_feed import TreeFeed
+from forkdecode.server.workers import LARGE, Workers
+from forkdecode.tree.effort import Effort
 from forkdecode.tree.running import Emit
 from forkdecode.tree.session import EngineItem, Post, TreeSession
 from forkdecode.tree_types import (
@@ -43,11 +46,13 @@ _Answer: TypeAlias = Accepted | Refused | Done | NodeScored | NodesPruned | Expo
 
 @dataclass(slots=True)
 class _Work:
-    """What is done in a worker, and what the loop does with what came of it. size: of the command."""
+    """What is done in a worker, and what the loop does with what came of it. effort: what it makes do, asked
+    when its turn has come. size: of the command."""
 
     do: Callable[[], Any]
     then: Callable[[Any], None]
-    size: int
+    effort: Callable[[], Effort]
+    size: int = 0
 
 
 class HostedTree:
@@ -62,11 +67,11 @@ class HostedTree:
         caller: Caller,
         limits: TreeLimits,
         courier: Courier,
-        workers: Callable[[int], Executor],
+        workers: Workers,
         clock: Callable[[], float],
         heard: Callable[[HostedTree], None],
     ) -> None:
-        """workers: for work on so many bytes. heard: is told when something of it has ended, or all of it."""
+        """heard: is told when something of it has ended, or all of it."""
         self.caller = caller
         self.limits = limits
         self.secret = secrets.token_urlsafe(32)
@@ -123,7 +128,7 @@ class HostedTree:
 
     async def open(self, make: OpenSession, size: int) -> None:
         """Makes the session, in a worker: a prompt, of about `size` bytes, is tokenized."""
-        loop, worker = asyncio.get_running_loop(), self._workers(size)
+        loop, worker = asyncio.get_running_loop(), self._workers.of(size)
         self._session = await loop.run_in_executor(worker, make, self._emitted.append, self._post)
 
     def is_secret(self, given: str) -> bool:
@@ -141,7 +146,7 @@ class HostedTree:
                 self._feed = feed
                 feed.add([opened(snapshot)])
 
-        self._do(self.session.snapshot, begin)
+        self._do(_Work(self.session.snapshot, begin, self.session.snapshot_effort))
 
     def detach(self, feed: TreeFeed) -> None:
         """Nobody hears any more, if it was `feed` that did."""
@@ -173,7 +178,8 @@ class HostedTree:
         self._asked[own] = feed, number
         self._running[number] = own
         numbered = replace(command, command_id=own)
-        self._do(lambda: self.session.command(numbered), lambda _: None, size)
+        effort = partial(self.session.effort, numbered, size, LARGE)
+        self._do(_Work(partial(self.session.command, numbered), lambda _: None, effort, size))
 
     def no_more(self, feed: TreeFeed) -> None:
         """No command of `feed` comes any more: it ends once those that came have ended."""
@@ -213,10 +219,10 @@ class HostedTree:
     def _post(self, item: EngineItem) -> None:
         self._courier.put(self, item)
 
-    def _do(self, do: Callable[[], Any], then: Callable[[Any], None], size: int = 0) -> None:
+    def _do(self, work: _Work) -> None:
         if not self._ended:
-            self._works.append(_Work(do, then, size))
-            self._works_bytes += size
+            self._works.append(work)
+            self._works_bytes += work.size
             self._next()
             if len(self._works) >= MAX_WAITING or self._works_bytes >= MAX_WAITING_BYTES:
                 self._has_room.clear()
@@ -230,7 +236,8 @@ class HostedTree:
             self._has_room.set()
         self._busy = True
         loop = asyncio.get_running_loop()
-        done: Future[Any] = self._workers(work.size).submit(work.do)
+        effort = work.effort()
+        done: Future[Any] = self._workers.of(effort.size, waits=effort.waits).submit(work.do)
         done.add_done_callback(lambda _: _in_loop(loop, lambda: self._worked(work, done)))
 
     def _worked(self, work: _Work, done: Future[Any]) -> None:

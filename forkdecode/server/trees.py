@@ -184,7 +184,7 @@ class Trees:
         if len(self._hosts) >= self._settings.max_sessions:
             raise _too_many("the server", len(self._hosts), self._settings.max_sessions)
         limits = self._granted(call, caller)
-        host = HostedTree(caller, limits, self._courier, self._workers.of, self._clock, self._heard)
+        host = HostedTree(caller, limits, self._courier, self._workers, self._clock, self._heard)
         self._hosts.add(host)
         return host
 

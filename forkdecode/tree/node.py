@@ -134,6 +134,10 @@ class NodeTable:
         """None where it is a root, or its parent has been pruned."""
         return None if node.parent is None else self._nodes.get(node.parent)
 
+    def find(self, number: int) -> TreeNode | None:
+        """The live node of that number, if there is one."""
+        return self._nodes.get(number)
+
     def get(self, field: str, number: int, *, at_rest: bool = False) -> TreeNode:
         """Raises InvalidRequestError unless it is live and, with at_rest, not being generated."""
         node = self._nodes.get(number)

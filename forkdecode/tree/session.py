@@ -15,6 +15,7 @@ from forkdecode.requests.prepare import RequestMaker
 from forkdecode.scheduler.events import GroupEvent
 from forkdecode.scheduler.request import Release
 from forkdecode.tree.constrained import Constraints
+from forkdecode.tree.effort import Effort, effort, snapshot_effort
 from forkdecode.tree.growth import Growth
 from forkdecode.tree.memory import HeldNodes
 from forkdecode.tree.node import NodeTable, TreeNode
@@ -127,6 +128,14 @@ class TreeSession:
         self.last_used = self._clock()
         nodes = tuple(self._growth.info(node) for node in self._nodes)
         return TreeOpened(self.name, self._model, self.seed, nodes, self._limits, block_size=self._block_size)
+
+    def snapshot_effort(self) -> Effort:
+        """What snapshot() makes do."""
+        return snapshot_effort(self._nodes)
+
+    def effort(self, command: Command, size: int, enough: int) -> Effort:
+        """What command() makes do, of a command of `size` bytes; it need not be told beyond `enough`."""
+        return effort(command, size, self._nodes, enough)
 
     def command(self, command: Command) -> None:
         """Carries out a command, or refuses it: that is an event."""

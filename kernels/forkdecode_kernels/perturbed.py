@@ -50,8 +50,8 @@ class Perturbed:
 def perturbed_topk(logprobs: torch.Tensor, rows: PerturbedRows, *, threads: int = 1) -> Perturbed:
     """The k[r] tokens of each row with the highest perturbed log-probability.
 
-    logprobs [m, V] float32, contiguous: normalised log-probabilities. Tokens below -87, one in 10 ** 37, are
-    never listed; a row may have fewer than k. Noise: forkdecode_kernels.random.gumbels. With phi = base +
+    logprobs [m, V] float32, contiguous: normalised log-probabilities. Tokens of -inf are never listed; a row
+    may have fewer than k. Noise: forkdecode_kernels.random.gumbels. With phi = base +
     logprob, g = phi + noise and Z the row's largest g, the perturbed log-probability under the condition
     that the largest is T = maximum is T - max(0, v) - log1p(exp(-|v|)), v = T - g + log1mexp(g - Z) (Kool
     et al. 2019, "Stochastic Beams and Where to Find Them", appendix B.3); that of the best is T itself. A

@@ -53,6 +53,16 @@ class Script(DecodeServiceServicer):
         async for _ in act(self.requests[-1], context):
             pass
 
+    async def Score(self, request: Any, context: Any) -> Any:  # noqa: N802
+        act = self.acts[min(len(self.requests), len(self.acts) - 1)]
+        self.requests.append(request)
+        try:
+            async for _ in act(request, context):
+                return pb.ScoreResponse(request_id=request.request_id)
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+
     async def GetStats(self, request: Any, context: Any) -> Any:  # noqa: N802
         act = self.acts[min(len(self.requests), len(self.acts) - 1)]
         self.requests.append(request)

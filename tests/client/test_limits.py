@@ -32,8 +32,8 @@ def test_a_request_that_is_too_large_is_named(verb: str) -> None:
         assert (caught.value.field, caught.value.limit) == ("request", "at most 2048 bytes")
 
 
-@pytest.mark.parametrize("many", [False, True])
-def test_a_list_longer_than_the_server_takes_at_a_time(many: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("verb", ["decode", "decode_many", "score"])
+def test_a_list_longer_than_the_server_takes_at_a_time(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others of a list wait for their turn, however often that is."""
     monkeypatch.setattr(attempts, "FIRST_DELAY", 0.001)
     refused: list[str] = []
@@ -49,11 +49,12 @@ def test_a_list_longer_than_the_server_takes_at_a_time(many: bool, monkeypatch: 
         yield FINISHED
 
     with scripted(act) as script, Client(script.address, retries=1) as client:
-        if many:
-            found = list(client.decode_many(["x", "y"], request_id=["a", "b"]))
+        more: Any = {"continuations": ["x"]} if verb == "score" else {}
+        found = list(getattr(client, verb)(["x", "y"], request_id=["a", "b"], **more))
+        if verb == "score":
+            assert [result.request_id for result in found] == ["a", "b"]
         else:
-            found = client.decode(["x", "y"], request_id=["a", "b"])
-        assert [result.text for result in found] == ["a", "a"]
+            assert [result.text for result in found] == ["a", "a"]
     assert refused == ["b"] * 8
 
 
@@ -79,6 +80,24 @@ def test_a_list_takes_a_few_calls_for_each_of_its_requests(many: bool) -> None:
             found = client.decode(["x"] * count)
         assert len(found) == count
         assert len(script.requests) <= 2 * count
+
+
+def test_the_first_error_of_a_list_ends_the_others() -> None:
+    waits = asyncio.Event()
+
+    async def act(request: Any, context: Any) -> AsyncIterator[pb.DecodeEvent]:
+        if request.request_id == "a":
+            waits.set()
+            await asyncio.Event().wait()
+        await waits.wait()
+        await context.abort(*status_of(CapacityError("too long", field="prompt")))
+        yield FINISHED
+
+    with scripted(act) as script, Client(script.address) as client:
+        with pytest.raises(CapacityError, match="too long") as caught:
+            client.score(["x", "y"], ["z"], request_id=["a", "b"])
+        assert caught.value.request_id == "b"
+        assert script.cancelled.wait(30)
 
 
 @pytest.mark.parametrize("many", [False, True])

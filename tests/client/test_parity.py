@@ -268,8 +268,15 @@ def test_scores(client: Client, llm: LLM) -> None:
     assert here.continuations == there.continuations
     assert here.prompt_token_ids == there.prompt_token_ids
     assert client.score("a", ["b"], request_id="mine").request_id == "mine"
+    several: list[Any] = [PROMPT, [5, 6]]
+    for own in (pieces, [pieces, ["b"]]):
+        lists = [one.score(several, own, **fresh({})) for one in (llm, client)]
+        assert [r.continuations for r in lists[0]] == [r.continuations for r in lists[1]]
+        assert [r.prompt_token_ids for r in lists[0]] == [r.prompt_token_ids for r in lists[1]]
     for wrong in ({"continuations": []}, {"continuations": [""]}, {"continuations": [[9999]]},
-                  {"continuations": "ab"}, {"top_logprobs": -1}, {"prompt": None}, {"chat": 3}):  # fmt: skip
+                  {"continuations": "ab"}, {"top_logprobs": -1}, {"prompt": None}, {"chat": 3},
+                  {"prompt": ["a", ""]}, {"prompt": ["a"], "continuations": [["b"], ["c"]]},
+                  {"prompt": ["a"], "request_id": "x"}):  # fmt: skip
         arguments = {"prompt": "a", "continuations": ["b"], **wrong}
         errors = []
         for one in (llm, client):
@@ -311,7 +318,7 @@ def test_coroutines(llm: LLM, server: Running) -> None:
             assert told(events) == told(list(llm.stream(PROMPT, strategy, **fresh({"max_tokens": 6}))))
             with pytest.raises(GroupFailedError, match="the scorer failed"):
                 await client.decode(PROMPT, BestOf(seed=1, rank_by=BAD["raises"]), max_tokens=3)
-            score = await client.score("a", ["b", "c"], **fresh({}))
+            [score] = await client.score(["a"], ["b", "c"], **fresh({}))
             assert score.continuations == llm.score("a", ["b", "c"], **fresh({})).continuations
             assert await client.detokenize(await client.tokenize("abc")) == "abc"
             assert (await client.stats()).total_blocks == llm.stats().total_blocks

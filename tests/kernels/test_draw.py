@@ -141,6 +141,26 @@ def test_greedy_takes_the_lowest_of_the_best() -> None:
     np.testing.assert_allclose(drawn.logprobs, torch.log_softmax(logits, -1).max(-1).values, atol=1e-6)
 
 
+@pytest.mark.parametrize("vocab", [3, 1000])
+@pytest.mark.parametrize("top_k", [1, 2])
+def test_minus_zero_ties_with_zero_at_the_edge_of_top_k(vocab: int, top_k: int) -> None:
+    logits = torch.full((1, vocab), -1.0)
+    logits[0, :2] = torch.tensor([-0.0, 0.0])
+    drawn = filtered_draw(logits, draw_rows([4], top_k=top_k), np.arange(4) / 4)
+    assert drawn.tokens.tolist() == [0, 0, 1, 1]
+
+
+def test_a_cold_distribution_has_every_token() -> None:
+    """Whose weights a float32 does not hold: samples never draw them, stochastic beams do."""
+    logits = torch.randn(2, 300, generator=torch.Generator().manual_seed(0))
+    rows = draw_rows([1, 1], temperature=1e-3)
+    drawn = filtered_draw(logits, rows, uniforms(2), distribution=True)
+    reference = reference_draws(logits, rows, uniforms(2), distribution=True)
+    assert drawn.distribution is not None
+    assert reference.distribution is not None
+    np.testing.assert_allclose(drawn.distribution, reference.distribution, rtol=2e-6)
+
+
 @pytest.mark.parametrize("temperature", [1e-300, 1e-20, 1e-4])
 def test_tiny_temperatures_are_greedy(temperature: float) -> None:
     logits = torch.randn(2, 500, generator=torch.Generator().manual_seed(0))

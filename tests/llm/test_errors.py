@@ -70,6 +70,19 @@ def test_token_ids_of_any_kind(llm: LLM, prompt: Any) -> None:
     assert [r.prompt_token_ids for r in results] == [(5, 6, 7)] * 2
 
 
+@pytest.mark.parametrize("verb", ["stream", "submit", "tokenize", "tree"])
+def test_a_list_of_prompts_where_one_is_taken(llm: LLM, verb: str) -> None:
+    for prompts in (
+        ["a", "b"],
+        [[1, 2], [3]],
+        np.array([[5, 6], [7, 8]]),
+        [[{"role": "user", "content": "x"}]],
+    ):
+        error = refused(lambda prompts=prompts: getattr(llm, verb)(prompts), "prompt")
+        assert "is a list of prompts" in str(error)
+        assert "decode, decode_many and score" in str(error)
+
+
 def test_rows_of_an_array_are_prompts(llm: LLM) -> None:
     results = llm.decode(np.array([[5, 6], [7, 8]]), max_tokens=1)
     assert [r.prompt_token_ids for r in results] == [(5, 6), (7, 8)]

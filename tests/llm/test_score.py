@@ -186,6 +186,29 @@ def test_chat_and_priority_and_salt(llm: LLM) -> None:
     assert gap(REFERENCE, result) < TOLERANCE
 
 
+def test_a_list_of_prompts_is_scored_at_once(llm: LLM) -> None:
+    prompts: list[Any] = [PROMPT, [5, 6, 7], "hi"]
+    before = llm.stats().steps
+    found = llm.score(prompts, ["a", [7, 8]], request_id=["x", "y", "z"])
+    assert llm.stats().steps - before <= 2
+    assert [result.request_id for result in found] == ["x", "y", "z"]
+    own = llm.score(prompts, [["a"], [[7, 8], "b"], ["c"]])
+    assert [len(result.continuations) for result in own] == [1, 2, 1]
+    for prompt, results in zip(prompts, zip(found, own, strict=True), strict=True):
+        for result in results:
+            assert result.prompt_token_ids == llm.tokenize(prompt)
+            assert gap(REFERENCE, result) < TOLERANCE
+    assert llm.score([], ["a"]) == []
+    for wrong, told in (
+        ({"prompt": ["a", ""]}, r"prompt: .* \(prompt 2 of 2\)"),
+        ({"continuations": [["a"], ["b"], ["c"]]}, r"continuations: are 3 lists for 2 prompts; allowed: "),
+        ({"continuations": [["a"], []]}, r"continuations: are 0; .* \(prompt 2 of 2\)"),
+        ({"request_id": "one"}, r"request_id: is one for a list"),
+    ):
+        with pytest.raises(InvalidRequestError, match=told):
+            llm.score(**{"prompt": ["a", "b"], "continuations": ["a"], **wrong})
+
+
 LIMIT = 512
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "none": ({"continuations": []}, "continuations"),
@@ -267,6 +290,8 @@ async def from_a_coroutine() -> None:
     async with AsyncLLM(tiny_llama(), tokenizer=TOKENIZER, num_blocks=4096, threads=1, block_size=4) as llm:
         results = await asyncio.gather(*(llm.score(PROMPT, CONTINUATIONS, top_logprobs=n) for n in range(4)))
         for result in results:
+            assert gap(REFERENCE, result) < TOLERANCE
+        for result in await llm.score([PROMPT, "hi"], CONTINUATIONS):
             assert gap(REFERENCE, result) < TOLERANCE
         with pytest.raises(InvalidRequestError):
             await llm.score(PROMPT, [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 from typing import Any
 
 import grpc
@@ -14,9 +15,13 @@ from forkdecode.constraints.grammar_text import GrammarSpec
 from forkdecode.requests import tokenizing
 from forkdecode.rpc.v1 import decode_pb2 as pb
 from forkdecode.rpc.v1.decode_pb2_grpc import DecodeServiceStub
+from forkdecode.tree_types import Accepted, Decode, Done, Fork
+from forkdecode.types import Options
 from tests.llm.grammar_oracle import check
 from tests.llm.models import EOS_ID, PROMPT, outcome
 from tests.server.calls import refused, remote_events, request_of
+from tests.server.servers import Running
+from tests.server.tree_calls import raw
 
 SPECS: dict[str, GrammarSpec] = {
     "regex": Regex(r"[äöü]{2,4}|\d{1,3}"),
@@ -106,6 +111,34 @@ def test_long_prompts_with_grammars_hold_up_one_another_alone(
         go.set()
     for call in slow:
         assert list(call)
+
+
+def test_grammars_of_sessions_hold_up_no_other_session(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More of them than there are threads for what is small."""
+    go, entered, compile_now = threading.Event(), threading.Semaphore(0), Grammars._compile
+
+    def compile_late(self: Grammars, key: Any) -> Any:
+        entered.release()
+        go.wait(60)
+        return compile_now(self, key)
+
+    monkeypatch.setattr(Grammars, "_compile", compile_late)
+    with ExitStack() as stack:
+        sessions = [stack.enter_context(raw(server)) for _ in range(4)]
+        for session in sessions:
+            session.open()
+        other = sessions.pop()
+        for i, session in enumerate(sessions):
+            session.command(Decode(1, (0,), Sample(), Options(constraint=Regex(f"z{i}*"), max_tokens=2)))
+        for _ in range(2):
+            assert entered.acquire(timeout=60)
+        other.command(Fork(1, 0))
+        assert other.await_event(Accepted).nodes
+        go.set()
+        for session in sessions:
+            assert session.await_event(Done).error is None
 
 
 def test_what_takes_no_grammar_is_refused_by_name(stub: DecodeServiceStub) -> None:

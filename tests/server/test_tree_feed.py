@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Executor, Future
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from forkdecode.server.auth import ANYBODY
 from forkdecode.server.stream import Courier
 from forkdecode.server.tree_feed import TreeFeed
 from forkdecode.server.tree_host import HostedTree
+from forkdecode.tree.effort import Effort
 from forkdecode.tree_types import (
     Accepted,
     Done,
@@ -187,6 +189,12 @@ class Told:
     def snapshot(self) -> TreeOpened:
         return TreeOpened("t", "m", 0, ())
 
+    def snapshot_effort(self) -> Effort:
+        return Effort(0)
+
+    def effort(self, command: Any, size: int, enough: int) -> Effort:
+        return Effort(size)
+
     def command(self, command: Any) -> None:
         self.done.append(command.n)
         self.emit(Accepted(command.command_id))
@@ -202,6 +210,11 @@ class Told:
         self.done.append("closed")
 
 
+def hands(hand: Hand) -> Any:
+    """Workers that are all one."""
+    return SimpleNamespace(of=lambda size, waits=False: hand)
+
+
 class Hosted:
     """A HostedTree whose worker is a test's."""
 
@@ -209,7 +222,7 @@ class Hosted:
         self.hand = Hand()
         courier = Courier(asyncio.get_running_loop())
         self.host = HostedTree(
-            ANYBODY, TreeLimits(), courier, lambda size: self.hand, lambda: 0.0, lambda host: None
+            ANYBODY, TreeLimits(), courier, hands(self.hand), lambda: 0.0, lambda host: None
         )
         self.session: Any = None
         self.feed = TreeFeed("t")

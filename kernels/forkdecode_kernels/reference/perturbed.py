@@ -10,9 +10,6 @@ from forkdecode_kernels.reference.random import gumbels
 
 F64 = NDArray[np.float64]
 
-LEAST = np.float32(-87.0)
-"""The least log-probability that is listed."""
-
 
 def log1mexp(x: F64) -> F64:
     """log(1 - exp(x)) for x <= 0, stable on both sides of -log(2) (Maechler 2012, "Accurately computing
@@ -34,7 +31,7 @@ def perturbed_row(
     logprobs: NDArray[np.float32], base: float, maximum: float, lineage: int, position: int, k: int
 ) -> tuple[NDArray[np.int64], F64]:
     """The k best tokens of one row [V], best first, of equals the lower token; and what they come to."""
-    tokens = np.flatnonzero(logprobs >= LEAST)
+    tokens = np.flatnonzero(logprobs > -np.inf)
     if not len(tokens):
         return tokens, np.empty(0)
     noise = gumbels(

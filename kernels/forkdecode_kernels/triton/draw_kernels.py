@@ -141,7 +141,7 @@ def filter_rows_kernel(
         for n in range(0, vocab, CHUNK):
             tl.store(ties_before_ptr + i * num_chunks + n // CHUNK, equal)
             x = _logits(row_ptr, n, vocab, CHUNK)
-            kept, number = _kept(x, best, scale, key, ties, equal, floor)
+            kept, number, _ = _kept(x, best, scale, key, ties, equal, floor)
             mass += tl.sum(kept.to(tl.float64), 0)
             equal += number
             tl.store(mass_ptr + i * num_chunks + n // CHUNK, mass)
@@ -154,13 +154,14 @@ def filter_rows_kernel(
 
 @triton.jit
 def _kept(x, best, scale, key, ties, ties_before, floor):
-    """The weights of a chunk's kept tokens, 0 of the others; and how many equal the edge."""
+    """The weights of a chunk's kept tokens, 0 of the others; how many equal the edge; and which are kept, for
+    a weight may be too small for a float32."""
     mine = ordered(x)
     edge = (mine == key).to(tl.int32)
     rank = ties_before + tl.cumsum(edge, 0) - edge
     weight = _weights(x, best, scale)
     keep = ((mine > key) | ((edge > 0) & (rank < ties))) & (weight >= floor)
-    return tl.where(keep, weight, 0.0), tl.sum(edge, 0)
+    return tl.where(keep, weight, 0.0), tl.sum(edge, 0), keep
 
 
 @triton.jit
@@ -206,7 +207,7 @@ def draw_kernel(
         floor = tl.load(min_p_ptr + i).to(tl.float32)
         floor = tl.where(tl.load(temperature_ptr + i) == 0.0, 0.0, floor)
         equal = tl.load(ties_before_ptr + i * num_chunks + chunk)
-        kept, _ = _kept(x, best, scale, tl.load(key_ptr + i), tl.load(ties_ptr + i), equal, floor)
+        kept, _, _ = _kept(x, best, scale, tl.load(key_ptr + i), tl.load(ties_ptr + i), equal, floor)
         running = before + tl.cumsum(kept.to(tl.float64), 0)
         at = tl.arange(0, CHUNK)
         first = tl.min(tl.where((kept > 0) & (running > target), at, CHUNK), 0)
@@ -248,9 +249,9 @@ def distribution_kernel(
         x = _logits(row_ptr, chunk * CHUNK, vocab, CHUNK)
         floor = tl.load(min_p_ptr + i).to(tl.float32)
         equal = tl.load(ties_before_ptr + i * num_chunks + chunk)
-        kept, _ = _kept(x, best, scale, tl.load(key_ptr + i), tl.load(ties_ptr + i), equal, floor)
-        kept = tl.where(greedy, 1.0, kept)
+        _, _, keep = _kept(x, best, scale, tl.load(key_ptr + i), tl.load(ties_ptr + i), equal, floor)
         logprob = ((x - best) * scale).to(tl.float64) - tl.load(log_norm_ptr + i)
-        result = tl.where(kept > 0, logprob.to(tl.float32), float("-inf"))
+        result = tl.where(keep, logprob.to(tl.float32), float("-inf"))
+        result = tl.where(greedy, logprob.to(tl.float32), result)
         token = chunk * CHUNK + tl.arange(0, CHUNK)
         tl.store(out_ptr + i.to(tl.int64) * vocab + token, result, mask=token < vocab)

@@ -6,7 +6,6 @@ import torch
 import triton
 import triton.language as tl
 
-from forkdecode_kernels.reference.perturbed import LEAST
 from forkdecode_kernels.reference.random import GUMBEL_STREAM
 from forkdecode_kernels.triton.philox import philox
 
@@ -21,11 +20,10 @@ def noisy_kernel(
     out_ptr,
     vocab,
     stride_row,
-    LEAST: tl.constexpr,
     STREAM: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Grid (rows, tiles): logprob + noise in float64, -inf below LEAST."""
+    """Grid (rows, tiles): logprob + noise in float64, -inf for NaN."""
     i = tl.program_id(0)
     token = tl.program_id(1) * TILE + tl.arange(0, TILE)
     inside = token < vocab
@@ -37,7 +35,7 @@ def noisy_kernel(
     # 52 bits and a half: neither 0 nor 1, whose noise would be infinite.
     uniform = ((word >> 12).to(tl.int64).to(tl.float64) + 0.5) * 2.220446049250313e-16
     noisy = x.to(tl.float64) - tl.log(-tl.log(uniform))
-    noisy = tl.where(x >= LEAST, noisy, float("-inf"))
+    noisy = tl.where(x >= float("-inf"), noisy, float("-inf"))
     tl.store(out_ptr + i.to(tl.int64) * vocab + token, noisy, mask=inside)
 
 
@@ -53,7 +51,6 @@ def noisy(logprobs: torch.Tensor, lineage: torch.Tensor, position: torch.Tensor)
         out,
         vocab,
         logprobs.stride(0),
-        LEAST=float(LEAST),
         STREAM=GUMBEL_STREAM,
         TILE=TILE,
     )

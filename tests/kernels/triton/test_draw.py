@@ -104,6 +104,17 @@ def test_bad_rows_are_named_and_spoil_no_other() -> None:
     assert np.isneginf(drawn.logsumexp[2])
 
 
+def test_a_cold_distribution_has_every_token_that_filters_leave() -> None:
+    logits = torch.randn(2, 150, generator=torch.Generator().manual_seed(0))
+    for filters in ({}, {"top_k": 9}):
+        rows = draw_rows([1, 1], temperature=1e-3, **filters)
+        drawn = gpu_draws(logits, rows, uniforms(2), distribution=True)
+        reference = reference_draws(logits, rows, uniforms(2), distribution=True)
+        assert drawn.distribution is not None
+        assert reference.distribution is not None
+        np.testing.assert_allclose(drawn.distribution, reference.distribution, rtol=2e-6)
+
+
 def test_independent_of_the_batch() -> None:
     logits = torch.randn(3, 150, generator=torch.Generator().manual_seed(1)).bfloat16() * 4
     rows, u = draw_rows([1] * 3, top_p=0.9, top_k=40), uniforms(3)

@@ -36,6 +36,8 @@ def gather_top_k(row: F32, k: int, maximum: np.float32, scale: np.float32, scrat
         for t in range(tiles.shape[0]):
             keys[t] = np.uint32(tiles[t]) ^ _SIGN
         floor = _kth(tiles.shape[0], k, scratch)
+        # -0, a tie of 0, has the integer below it.
+        floor = np.int32(-1) if floor == 0 else floor
     n = 0
     for t in range(tiles.shape[0]):
         if tiles[t] < floor:

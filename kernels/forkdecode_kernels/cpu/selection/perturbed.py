@@ -3,6 +3,9 @@
 A token's noise is -log(E), E = -log(u) >= 1 - u. So it can't beat the k-th best h so far unless 1 - u is
 below exp(logprob - h), which is a product and a comparison: about k * log(V / k) tokens of a row get past.
 The comparison needs the upper half of a token's random word alone, and is made side by side for a strip.
+
+Where even h is so low that exp(logprob - h) is out of a float32's reach (a cold beam has few likely tokens),
+tokens are compared one by one, by logarithms.
 """
 
 from __future__ import annotations
@@ -24,6 +27,11 @@ STRIP = 256
 SPAN = 16
 """Tokens that are passed over together when none may win."""
 LEAST = np.float32(-87.0)
+"""Log-probabilities from here up have an exponential in float32."""
+NOISE = 37.0
+"""No token's noise is above it: u is below 1 by 2 ** -53 at least."""
+DEEP = math.exp(50.0)
+"""A reach up to which nothing below LEAST can win: h is -50 then, and LEAST + NOISE no more."""
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
@@ -106,6 +114,10 @@ def _race(row: F32, key: np.uint64, counter: np.uint64, k: int, words: U32, toke
         at += 1
     for start in range(at, row.shape[0], STRIP):
         strip = row[start : start + STRIP]
+        if reach > DEEP:
+            for j in range(strip.shape[0]):
+                n, reach = _offered(strip[j], start + j, key, counter, n, k, reach, tokens, heap)
+            continue
         if not _any_listed(strip):
             continue
         own = words[: strip.shape[0]]
@@ -142,6 +154,10 @@ def race_listed(
     for start in range(at, ids.shape[0], STRIP):
         strip = ids[start : start + STRIP]
         own, values = words[: strip.shape[0]], logprobs[start : start + strip.shape[0]]
+        if reach > DEEP:
+            for i in range(strip.shape[0]):
+                n, reach = _offered(values[i], int(strip[i]), key, counter, n, k, reach, tokens, heap)
+            continue
         upper_halves_of(strip, key, counter, own)
         if not _mark(values, own, reach):
             continue
@@ -165,10 +181,10 @@ def _offered(
     heap: F64,
 ) -> tuple[int, float]:
     """The heap's new size and reach after a token that may win or not."""
-    if logprob < LEAST:
+    if logprob == -np.inf or (n == k and np.float64(logprob) + NOISE < heap[0]):
         return n, reach
     uniform = uniform_of(np.uint32(token), key, counter)
-    if n == k and 1.0 - uniform > np.float64(exponential(logprob)) * reach:
+    if n == k and logprob >= LEAST and 1.0 - uniform > np.float64(exponential(logprob)) * reach:
         return n, reach
     value = np.float64(logprob) - math.log(-math.log(uniform))
     if n < k:
@@ -180,7 +196,7 @@ def _offered(
         _sink(heap, tokens, n)
     if n == k:
         # With a margin for the exponentials, which err by 1e-7.
-        reach = math.exp(-heap[0]) * 1.00001
+        reach = math.exp(min(-heap[0], 700.0)) * 1.00001
     return n, reach
 
 
@@ -210,6 +226,7 @@ def _any(marks: U32) -> bool:
 
 @kernel
 def _any_listed(strip: F32) -> bool:
+    """Whether any token of a strip may win while the reach is not deep."""
     hit = np.uint32(0)
     for i in range(strip.shape[0]):
         hit |= np.uint32(strip[i] >= LEAST)
