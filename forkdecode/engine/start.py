@@ -84,18 +84,16 @@ def build_engine(
     info, dtype = loaded.info, getattr(torch, loaded.info.dtype)
     device = next(loaded.model.parameters()).device
     block_bytes = bytes_per_block(info, config.block_size, dtype)
-    on_gpu = device.type == "cuda"
-
-    def fits(free: int) -> Capacity:
-        return size_pool(config, block_bytes, free, psutil.virtual_memory().total, on_gpu=on_gpu)
-
-    capacity = None if on_gpu else fits(free_memory(device))
+    on_gpu, host_memory = device.type == "cuda", psutil.virtual_memory().total
+    capacity = Capacity(TRIAL_BLOCKS, config.block_size, block_bytes, 0)
+    if not on_gpu:
+        capacity = size_pool(config, block_bytes, free_memory(device), host_memory)
     runner = Runner(
         loaded.model,
         info,
         config.block_size,
-        TRIAL_BLOCKS if capacity is None else capacity.num_blocks,
-        0 if capacity is None else capacity.host_slots,
+        capacity.num_blocks,
+        capacity.host_slots,
         dtype,
         device,
         threads,
@@ -104,10 +102,8 @@ def build_engine(
         compiles=config.compile,
         batch_invariant=config.batch_invariant,
     )
-    if capacity is None:
-        activations = _trial_step(runner, info, config.max_step_tokens)
-        capacity = fits(max(0, free_memory(device) - activations))
-        runner.resize(capacity.num_blocks, capacity.host_slots)
+    if on_gpu:
+        capacity = _resized(runner, info, config, host_memory)
     if device.type in ("cpu", "cuda"):
         # From a cache this takes a second.
         with told_if_slow(_say_preparing):
@@ -130,14 +126,20 @@ def build_engine(
     return Engine(run.scheduler(), runner, observer), capacity
 
 
-def _trial_step(runner: Runner, info: ModelInfo, step_tokens: int) -> int:
-    """Bytes of its activations, see step_bytes. Raises ModelLoadError besides."""
+def _resized(runner: Runner, info: ModelInfo, config: EngineConfig, host_memory: int) -> Capacity:
+    """Gives a GPU's runner the cache that fits beside the model and the largest step. Raises CapacityError,
+    and ModelLoadError where that step fails."""
     try:
-        return step_bytes(runner, info, step_tokens)
+        activations = step_bytes(runner, info, config.max_step_tokens)
     except CapacityError:
         raise
     except Exception as error:  # see _first_step
         raise refuse(info.name, f"a first step failed: {one_line(error)}") from error
+    free = max(0, free_memory(runner.device) - activations)
+    block_bytes = bytes_per_block(info, config.block_size, info.dtype)
+    capacity = size_pool(config, block_bytes, free, host_memory, on_gpu=True)
+    runner.resize(capacity.num_blocks, capacity.host_slots)
+    return capacity
 
 
 def _say_preparing() -> None:

@@ -101,8 +101,9 @@ def _attend(query: torch.Tensor, kv: torch.Tensor, rows: _Rows, how: _Scores) ->
         -1,
     )
     weights = _weights(scores.float(), rows.positions, how).to(values.dtype)
-    out = (weights[..., :shared].reshape(kv_heads, group * n, shared) @ values).view(query.shape)
-    return out + torch.einsum("kgnl,knld->kgnd", weights[..., shared:], tail_values)
+    shares = weights[..., :shared].reshape(kv_heads, group * n, shared)
+    out: torch.Tensor = (shares @ values).view(query.shape)
+    return out.add_(torch.einsum("kgnl,knld->kgnd", weights[..., shared:], tail_values))
 
 
 def _weights(scores: torch.Tensor, positions: NDArray[np.int64], how: _Scores) -> torch.Tensor:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from forkdecode.config import EngineConfig
 from forkdecode.engine import start, trial
 from forkdecode.engine.trial import USUAL_FLOPS_PER_BYTE, flops_per_byte, step_bytes
 from forkdecode.errors import CapacityError
@@ -92,5 +93,19 @@ def test_a_step_that_does_not_fit_names_the_option(
 ) -> None:
     Gpu(monkeypatch, served[0], 1000)
     with pytest.raises(CapacityError, match="no memory for a step of 1,500 tokens") as refused:
-        start._trial_step(*served, 1500)
+        start._resized(*served, EngineConfig(max_step_tokens=1500), 2**40)
     assert refused.value.field == "max_step_tokens"
+
+
+def test_a_cache_takes_most_of_what_the_largest_step_leaves(
+    monkeypatch: pytest.MonkeyPatch, served: tuple[Runner, ModelInfo]
+) -> None:
+    runner, info = served
+    Gpu(monkeypatch, runner, 10**9)
+    monkeypatch.setattr(trial, "MAX_GRAPH_TOKENS", 16)
+    size = bytes_per_block(info, 4, "float32")
+    monkeypatch.setattr(start, "free_memory", lambda device: 36_000 + 100 * size)
+    config = EngineConfig(block_size=4, max_step_tokens=20, swap_memory=3 * size)
+    capacity = start._resized(runner, info, config, 2**40)
+    assert (capacity.num_blocks, capacity.host_slots) == (90, 3)
+    assert (runner.cache.num_blocks, runner.cache.host_slots) == (90, 3)
