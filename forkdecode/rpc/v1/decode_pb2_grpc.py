@@ -28,6 +28,8 @@ if _version_not_supported:
 class DecodeServiceStub(object):
     """Decoding, scoring and what a client must know of the model. Standard beside it: grpc.health.v1 and reflection.
 
+    A server with tokens wants the metadata `authorization: Bearer TOKEN` with every call but those of health.
+
     Errors carry google.rpc details: BadRequest names the field at fault by its path, RetryInfo says when to try again,
     ErrorInfo (domain "forkdecode") holds the error's name as its reason, and in its metadata "request_id", "limit" and
     "field", the SDK's name of the field.
@@ -78,6 +80,8 @@ class DecodeServiceStub(object):
 
 class DecodeServiceServicer(object):
     """Decoding, scoring and what a client must know of the model. Standard beside it: grpc.health.v1 and reflection.
+
+    A server with tokens wants the metadata `authorization: Bearer TOKEN` with every call but those of health.
 
     Errors carry google.rpc details: BadRequest names the field at fault by its path, RetryInfo says when to try again,
     ErrorInfo (domain "forkdecode") holds the error's name as its reason, and in its metadata "request_id", "limit" and
@@ -188,6 +192,8 @@ def add_DecodeServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class DecodeService(object):
     """Decoding, scoring and what a client must know of the model. Standard beside it: grpc.health.v1 and reflection.
+
+    A server with tokens wants the metadata `authorization: Bearer TOKEN` with every call but those of health.
 
     Errors carry google.rpc details: BadRequest names the field at fault by its path, RetryInfo says when to try again,
     ErrorInfo (domain "forkdecode") holds the error's name as its reason, and in its metadata "request_id", "limit" and
