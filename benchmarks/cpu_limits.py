@@ -1,6 +1,6 @@
 """What one engine on a CPU takes besides its products: memory, stalls, waiting, prompts.
 
-    python -m benchmarks.cpu_limits memory | stall | waiting | prefill [--model M] [--dtype D]
+    python -m benchmarks.cpu_limits memory | stall | waiting | prefill [--model M] [--dtype D] [--prompt N]
         [--record FILE]
 
 memory: 16 prompts of 200 tokens, 8 samples each. Resident memory at its highest while they run, above what
@@ -10,8 +10,9 @@ stall: while 32 rows run, a prompt of 1,600 tokens arrives; their time between t
 a chunk of 512 of it, over that of the same chunk alone and a step of the rows alone.
 waiting: wall and CPU time of 16 greedy streams, two threads, with OMP_WAIT_POLICY passive and active, in
 processes of their own in turn.
-prefill: a prompt of 1,000 tokens read in one step, and in chunks of 512, beside transformers' own forward
-(with a cache, logits of the last token alone), in turn.
+prefill: a prompt of --prompt tokens (1,000) read in one step, in one whose passes Python calls one by one
+instead of noting them down first (forkdecode.model.lean_tape), and in chunks of 512, beside transformers' own
+forward (with a cache, logits of the last token alone), in turn.
 
 Times of stall and prefill are the thread's own CPU time, one thread, medians.
 """
@@ -51,6 +52,8 @@ class Engine:
         self.engine, _ = build_engine(loaded, config, threads)
         self.block_bytes = bytes_per_block(loaded.info, config.block_size, loaded.info.dtype)
         self._number = 0
+        runner: Any = self.engine._runner
+        self.decoder = runner._decoder
 
     def submit(self, prompt: int, strategy: Any, tokens: int) -> None:
         from forkdecode import Options
@@ -125,7 +128,7 @@ def chunks(run: Engine, chunk: int) -> list[float]:
     return spent
 
 
-def prefill(model: str, dtype: str = "float32") -> dict[str, Any]:
+def prefill(model: str, dtype: str = "float32", prompt: int = 1000) -> dict[str, Any]:
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -137,23 +140,30 @@ def prefill(model: str, dtype: str = "float32") -> dict[str, Any]:
     folder = ensure(SMOLLM2) if model == DEFAULT_MODEL else model
     theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
     whole, cut = (Engine(model, 1, dtype, max_prefill_tokens=most) for most in (1024, 512))
-    ids = torch.tensor([passage(whole.tokenizer, 1000)])
+    ids = torch.tensor([passage(whole.tokenizer, prompt)])
+    tape = getattr(whole.decoder, "_taped", None)
 
     def read(run: Engine) -> None:
-        run.submit(1000, Greedy(), 1)
+        run.submit(prompt, Greedy(), 1)
         run.finish()
+
+    def one_by_one() -> None:
+        whole.decoder._taped = None
+        read(whole)
+        whole.decoder._taped = tape
 
     @torch.inference_mode()
     def forward() -> None:
         theirs(ids, use_cache=True, logits_to_keep=1)
 
-    spent = taken_in_turn(
-        {"one step": lambda: read(whole), "chunks of 512": lambda: read(cut), "forward": forward}, 5
-    )
-    return {
-        **spent,
-        "speed": {name: spent["forward"] / spent[name] for name in ("one step", "chunks of 512")},
-    }
+    ways = {"one step": lambda: read(whole), "forward": forward}
+    if prompt > 512:
+        ways["chunks of 512"] = lambda: read(cut)
+    if tape is not None:
+        ways["pass by pass"] = one_by_one
+    spent = taken_in_turn(ways, 5)
+    ours = ("one step", "chunks of 512")
+    return {**spent, "speed": {name: spent["forward"] / spent[name] for name in ours if name in spent}}
 
 
 def taken_in_turn(ways: dict[str, Callable[[], Any]], times: int) -> dict[str, float]:
@@ -216,9 +226,10 @@ def main() -> None:
     parser.add_argument("part", choices=PARTS)
     parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("--dtype", default="float32", help="of prefill")
+    parser.add_argument("--prompt", type=int, default=1000, help="tokens of prefill's (1,000)")
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()
-    given = {"dtype": args.dtype} if args.part == "prefill" else {}
+    given = {"dtype": args.dtype, "prompt": args.prompt} if args.part == "prefill" else {}
     found = PARTS[args.part](args.model, **given)
     if args.record:
         settings = {"model": Path(args.model).name, "seed": SEEDS.get(args.part), **given}

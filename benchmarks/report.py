@@ -46,7 +46,7 @@ KEYS = {
     "forest_plan": ("step", "splits", "by"),
     "control_plane": ("width", "prompt", "block_size"),
     "cpu_waiting": ("model",),
-    "cpu_prefill": ("model", "dtype"),
+    "cpu_prefill": ("model", "dtype", "prompt"),
     "cpu_attention": ("dtype", "case"),
     "layer_calls": ("dtype", "workload"),
     "tree": ("model", "dtype", "prompt", "levels", "ways", "keep", "tokens", "side"),

@@ -58,14 +58,16 @@ def waiting(results: list[Result]) -> str:
 
 def prefill(results: list[Result]) -> str:
     """A prompt beside transformers' forward; where we are slower it is bold."""
-    head = ["dtype", "one step, ms", "chunks of 512, ms", "transformers' forward, ms", "our speed / its"]
-    return table(head, map(prefill_row, sorted(results, key=lambda r: str(r["dtype"]))))
+    head = ["dtype", "tokens", "one step, ms", "its passes called by Python, ms", "chunks of 512, ms"]
+    head += ["transformers' forward, ms", "our speed / its"]
+    return table(head, map(prefill_row, sorted(results, key=lambda r: (str(r["dtype"]), r["prompt"]))))
 
 
 def prefill_row(r: Result) -> list[str]:
-    spent = [f"{r[name]:,.0f}" for name in ("one step", "chunks of 512", "forward")]
+    names = ("one step", "pass by pass", "chunks of 512", "forward")
+    spent = [f"{r[name]:,.0f}" if name in r else "" for name in names]
     speeds = ", ".join(f"{x:.2f}x" if x >= 1 else f"**{x:.2f}x**" for x in r["speed"].values())
-    return [r["dtype"], *spent, speeds]
+    return [r["dtype"], f"{r['prompt']:,}", *spent, speeds]
 
 
 def attention(results: list[Result]) -> str:

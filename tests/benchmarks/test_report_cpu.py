@@ -27,14 +27,18 @@ def test_waiting_is_a_ratio() -> None:
 
 
 def test_prompts_that_we_read_slower_are_bold() -> None:
-    def read(dtype: str, whole: float, cut: float) -> dict[str, object]:
-        speed = {"one step": 1000 / whole, "chunks of 512": 1000 / cut}
-        return {"dtype": dtype, "one step": whole, "chunks of 512": cut, "forward": 1000.0, "speed": speed}
+    def read(dtype: str, prompt: int, **spent: float) -> dict[str, object]:
+        times = {name.replace("_", " "): each for name, each in spent.items()}
+        speed = {name: 1000 / each for name, each in times.items() if name != "pass by pass"}
+        return {"dtype": dtype, "prompt": prompt, **times, "forward": 1000.0, "speed": speed}
 
-    rows = cells(report_cpu.prefill([read("float32", 1250, 1000), read("bfloat16", 500, 400)]))
+    long = read("float32", 1000, one_step=1250, chunks_of_512=1000)
+    short = read("float32", 200, one_step=500, pass_by_pass=600)
+    rows = cells(report_cpu.prefill([long, short, read("bfloat16", 1000, one_step=500, chunks_of_512=400)]))
     assert rows == [
-        ["bfloat16", "500", "400", "1,000", "2.00x, 2.50x"],
-        ["float32", "1,250", "1,000", "1,000", "**0.80x**, 1.00x"],
+        ["bfloat16", "1,000", "500", "", "400", "1,000", "2.00x, 2.50x"],
+        ["float32", "200", "500", "600", "", "1,000", "2.00x"],
+        ["float32", "1,000", "1,250", "", "1,000", "1,000", "**0.80x**, 1.00x"],
     ]
 
 

@@ -212,7 +212,10 @@ def test_the_summary_says_what_the_engine_s_records_say() -> None:
             {"workload": "beam4x16", "dtype": "float32", "ms": {"qkv": 300.0, "plan": 1.0, "commit": 3.7}},
             {"workload": "greedyx16", "dtype": "float32", "ms": {"qkv": 99.0}},
         ],
-        "cpu_prefill": [{"dtype": "float32", "speed": {"one step": 0.78, "chunks of 512": 0.82}}],
+        "cpu_prefill": [
+            {"dtype": "float32", "prompt": 200, "speed": {"one step": 1.3}},
+            {"dtype": "float32", "prompt": 1000, "speed": {"one step": 0.78, "chunks of 512": 0.82}},
+        ],
         "int8": [
             {"documentation": [75.4, 78.3, 1], "books": [25.5, 26.6, 1], "ms": {"16": [1, 2, 1.5]}},
         ],
