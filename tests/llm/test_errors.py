@@ -14,15 +14,18 @@ from forkdecode import (
     LLM,
     Beam,
     BestOf,
+    CandidateFinished,
     CapacityError,
+    Delta,
+    Finished,
     Greedy,
-    GroupFailedError,
     InvalidRequestError,
     ModelLoadError,
+    NoLegalTokenError,
     Options,
     Sample,
 )
-from tests.llm.models import EOS_ID, PROMPT, STRATEGIES, TOKENIZER, VOCAB, opened, tiny_llama
+from tests.llm.models import EOS_ID, PROMPT, STRATEGIES, TOKENIZER, VOCAB, ids, opened, tiny_llama
 from tests.tiny_model import byte_tokenizer, save_tiny_llama
 
 LIMIT = 512  # the model's positions
@@ -191,12 +194,39 @@ def test_tokens_that_only_the_tokenizer_has() -> None:
         assert llm.decode("to", stop="beyond", max_tokens=3).candidates
 
 
+def test_a_stream_tells_which_samples_got_stuck(llm: LLM) -> None:
+    """Each of x, y, z once; z ends, and may not come after y. What begins with x is stuck after x y."""
+    x, y, z = ids("xyz")
+    given = {
+        "allowed_token_ids": (x, y, z),
+        "no_repeat_ngram_size": 1,
+        "bad_words": ((y, z),),
+        "stop_token_ids": (z,),
+        "ignore_eos": True,
+    }
+    *events, last = llm.stream("a", Sample(n=12, seed=1, temperature=50.0), **given)
+    assert isinstance(last, Finished)
+    assert last.result.exhausted
+    tokens: dict[int, tuple[int, ...]] = {}
+    for event in events:
+        if isinstance(event, Delta):
+            tokens[event.candidate] = tokens.get(event.candidate, ()) + event.token_ids
+    ended = {e.candidate: e.finish_reason for e in events if isinstance(e, CandidateFinished)}
+    assert set(ended) == set(tokens) == set(range(12))
+    stuck = {i for i in ended if tokens[i] == (x, y)}
+    assert 0 < len(stuck) < 12
+    assert ended == {i: "cancelled" if i in stuck else "stop" for i in range(12)}
+    assert {c.index: c.token_ids for c in last.result.candidates} == {
+        i: path for i, path in tokens.items() if i not in stuck
+    }
+
+
 def test_nothing_legal_is_left(llm: LLM) -> None:
     mate = llm.submit(PROMPT, Beam(width=2), max_tokens=8)
     for strategy in STRATEGIES.values():
-        with pytest.raises(GroupFailedError, match="no legal token at generated token 1"):
+        with pytest.raises(NoLegalTokenError, match="no legal token at generated token 1"):
             llm.decode("a", strategy, allowed_token_ids=[EOS_ID], min_tokens=2)
-        with pytest.raises(GroupFailedError, match="no legal token at generated token 3"):
+        with pytest.raises(NoLegalTokenError, match="no legal token at generated token 3"):
             llm.decode("ab", strategy, allowed_token_ids=[5, 6], no_repeat_ngram_size=1, ignore_eos=True)
     assert mate.result().candidates
 
