@@ -41,6 +41,7 @@ from forkdecode.step import StepOutput, StepPlan
 from forkdecode.text.stop import StopAutomaton
 from forkdecode.text.token_bytes import TokenBytes
 from forkdecode.wire.records import CODEC
+from forkdecode.wire.requests import sent_request, terms_key
 
 _log = structlog.get_logger("forkdecode.engine")
 
@@ -109,6 +110,8 @@ class Journal:
         self._automata: weakref.WeakKeyDictionary[StopAutomaton, int] = weakref.WeakKeyDictionary()
         self._numbers = 0
         self._tokens: TokenBytes | None = None
+        self._last: DecodeRequest | None = None
+        """Of the requests of one command, whose terms are the same, the first tells them for all."""
         self._began = time.monotonic()
         self._step = 0
         self._ended = False
@@ -127,7 +130,11 @@ class Journal:
         kept = dataclasses.replace(
             request, strategy=strategy, options=options, automaton=None, constraint=None
         )
-        self._write("add", kept, number)
+        if self._last is not None and terms_key(self._last) == terms_key(request):
+            self._write("like", sent_request(kept, 0), number)
+        else:
+            self._write("add", kept, number)
+        self._last = request
 
     def cancelled(self, request_id: str, events: Sequence[GroupEvent]) -> None:
         self._write("cancel", request_id, summary(events))

@@ -82,7 +82,7 @@ class _Camera:
     def watch(self, run: RunReplay, kind: str, parts: Sequence[Any]) -> None:
         if run is not self._run:
             self._run, self._groups = run, {}
-        if kind == "add":
+        if kind in ("add", "like"):
             self._added(run.scheduler.groups[parts[0].request_id])
         elif kind == "tree":
             self._obeyed(parts[0])

@@ -22,6 +22,7 @@ from forkdecode.scheduler.scheduler import Scheduler
 from forkdecode.step import StepOutput, StepPlan
 from forkdecode.text.stop import StopAutomaton
 from forkdecode.text.token_bytes import TokenBytes
+from forkdecode.wire.requests import SentRequest, SentTerms, joined, terms_of
 
 _BY_TOKEN = ("slots", "positions", "token_ids")
 _BLOCKS = ("copies", "swap_out", "swap_in", "zero_blocks", "segments")
@@ -73,6 +74,8 @@ class RunReplay:
         self._scheduler = run.scheduler(clock)
         self._shadow = ShadowCache(run.num_blocks, run.host_slots, run.config.block_size)
         self._tokens: TokenBytes | None = None
+        self._terms: SentTerms | None = None
+        """Of the request before."""
         self._automata: dict[int, StopAutomaton] = {}
         self._names: list[str] = []
         """By group number - 1."""
@@ -142,6 +145,7 @@ class RunReplay:
         self._tokens = TokenBytes(raw, ends - lengths, lengths, strips)
 
     def _take_add(self, request: DecodeRequest, automaton: int | None) -> None:
+        self._terms = terms_of(request)
         if automaton is not None:
             request = dataclasses.replace(request, automaton=self._automaton(automaton, request))
         try:
@@ -149,6 +153,12 @@ class RunReplay:
         except ForkdecodeError as error:
             raise Broken("request", "error", "none", _said(error), [request.request_id]) from error
         self._names.append(request.request_id)
+
+    def _take_like(self, sent: SentRequest, automaton: int | None) -> None:
+        """A request of the same terms as the one before."""
+        if self._terms is None:
+            raise Broken("journal", "like", "a request before it", "none", [sent.request_id])
+        self._take_add(joined(self._terms, sent), automaton)
 
     def _automaton(self, number: int, request: DecodeRequest) -> StopAutomaton:
         if number not in self._automata:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from forkdecode.engine.journal_file import JournalReader, frame, open_to_append
 from forkdecode.engine.journal_writer import JournalWriter
+from forkdecode.engine.replay import replay
 from forkdecode.errors import InvalidRequestError
 from forkdecode.scheduler.events import GroupFailed, GroupFinished
 from forkdecode.types import Beam, CustomScorer, DiverseBeam, Sample
+from forkdecode.wire.records import CODEC
 from tests.engine.journals import START, journaled, records
 from tests.scheduler.engines import request, run
 
@@ -115,6 +119,27 @@ def test_what_was_stepped_is_on_disk_once_the_engine_is_closed(tmp_path: Path) -
     engine.close()
     kinds = [record[0] for record in records(tmp_path / "j")]
     assert kinds == ["run", "add", *["plan", "output", "events"] * engine.stats().steps, "end"]
+
+
+def test_what_requests_of_one_command_share_is_written_once(tmp_path: Path) -> None:
+    """And what others share with none is not."""
+    engine = journaled(tmp_path / "j")
+    biased = request(
+        "0", [3, 4], Sample(n=2, seed=1), max_tokens=2, logit_bias=dict.fromkeys(range(999), 0.5)
+    )
+    alike = [dataclasses.replace(biased, request_id=str(i), prompt=np.array([3, i])) for i in range(20)]
+    other = request("other", [3], Beam(width=2), max_tokens=2)
+    for one in (*alike, other, dataclasses.replace(alike[0], request_id="again")):
+        engine.submit(one)
+    run(engine)
+    engine.close()
+    found = [record[:2] for record in records(tmp_path / "j") if record[0] in ("add", "like")]
+    assert [kind for kind, _ in found] == ["add", *["like"] * 19, "add", "add"]
+    assert [kept.request_id for _, kept in found] == [*map(str, range(20)), "other", "again"]
+    assert sum(len(CODEC.encode(kept)) for _, kept in found) < 4 * len(CODEC.encode(biased))
+    replayed = replay(tmp_path / "j")
+    assert replayed.ok
+    assert replayed.runs[0].requests == 22
 
 
 def test_a_killed_process_leaves_whole_records(tmp_path: Path) -> None:

@@ -407,6 +407,7 @@ GARBAGE: list[list[Any]] = [
     ["nonsense", 1],
     ["add", None, None],
     ["add", 7, "x"],
+    ["like", 7, None],
     ["cancel", 7],
     ["events", 3],
     ["output", 5],
