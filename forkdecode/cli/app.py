@@ -5,6 +5,7 @@ Engine and torch are imported when a command runs, so that --help answers at onc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ import typer
 from forkdecode.cli.flags import ENGINE_FLAGS, OPTION_FLAGS, STRATEGY_FLAGS, Debug, given, with_flags
 from forkdecode.cli.serve_command import serve
 from forkdecode.config import DEFAULT_MODEL
-from forkdecode.errors import InvalidRequestError
+from forkdecode.errors import InvalidRequestError, invalid
 
 app = typer.Typer(
     name="forkdecode",
@@ -23,6 +24,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+_WHERE = {
+    "--overwrite": "with --output",
+    "--json": "with prompts given here; --output is JSON anyway",
+    "--stats": "with prompts given here; a result in --output has its usage",
+    "--logprobs": "with --json, or with --input",
+}
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 
 
@@ -56,7 +63,9 @@ def demo(
 @app.command()
 @with_flags(STRATEGY_FLAGS, OPTION_FLAGS, ENGINE_FLAGS)
 def decode(
-    prompts: Annotated[list[str] | None, typer.Argument(metavar="PROMPT", help="'-' reads stdin.")] = None,
+    prompts: Annotated[
+        list[str] | None, typer.Argument(metavar="PROMPT", help="'-' reads stdin, but for its last newline.")
+    ] = None,
     input_path: Annotated[
         Path | None,
         typer.Option(
@@ -88,6 +97,10 @@ def decode(
     defaults = Defaults(chosen, chat=chat)
     _check_sources(prompts, input_path, output_path)
     if prompts:
+        _refuse({"--overwrite": overwrite, "--logprobs": "logprobs" in chosen and not as_json})
+    else:
+        _refuse({"--json": as_json, "--stats": stats})
+    if prompts:
         strategy, options = defaults.build()
         with open_llm(engine, debug=debug) as llm:
             decode_prompts(llm, prompts, strategy, options, chat=chat, as_json=as_json, stats=stats)
@@ -105,6 +118,13 @@ def _check_sources(prompts: list[str] | None, input_path: Path | None, output_pa
         )
     if not prompts and not (input_path and output_path):
         raise InvalidRequestError("prompts: none given; allowed: PROMPT..., or --input with --output")
+
+
+def _refuse(idle: Mapping[str, bool]) -> None:
+    """Refuses flags that would do nothing beside the others. idle: whether each is one."""
+    for flag, is_idle in idle.items():
+        if is_idle:
+            raise invalid(flag, "does nothing here", _WHERE[flag])
 
 
 @app.command()
@@ -216,7 +236,7 @@ app.command()(serve)
 
 
 @app.command()
-def models(as_json: AsJson = False) -> None:
+def models(as_json: AsJson = False, debug: Debug = False) -> None:
     """Show which models are on this machine."""
     from forkdecode.cli.models import show_models
 

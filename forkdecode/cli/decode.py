@@ -30,7 +30,8 @@ def decode_prompts(
 ) -> None:
     """Decode and print: JSON lines, a stream of text for one candidate, else tables. One beam search is
     shown as it runs, where that is a terminal."""
-    texts = [sys.stdin.read() if prompt == "-" else prompt for prompt in prompts]
+    # What `echo` ends a text with is no part of it.
+    texts = [sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt for prompt in prompts]
     alone = len(texts) == 1 and not as_json
     console = Console()
     if alone and isinstance(strategy, BEAMS) and console.is_terminal and options.update_every:

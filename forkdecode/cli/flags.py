@@ -49,7 +49,7 @@ STRATEGY_FLAGS: Flags = {
 OPTION_FLAGS: Flags = {
     "max_tokens": (int, "Generated tokens at most."),
     "min_tokens": (int, "Generated tokens at least."),
-    "stop": (list[str], "A text that ends a candidate."),
+    "stop": (list[str], "A text that ends a candidate, as it is: a newline is $'\\n' in most shells."),
     "stop_token_ids": (list[int], "A token id that ends a candidate."),
     "include_stop": (bool, "Keep the stop text."),
     "ignore_eos": (bool, "EOS doesn't end a candidate."),
@@ -74,7 +74,7 @@ OPTION_FLAGS: Flags = {
 }
 ENGINE_FLAGS: Flags = {
     "model": (str, "The default model, a folder, a hub id or a .gguf file."),
-    "dtype": (str, "auto, float32 or bfloat16."),
+    "dtype": (str, "auto, float32, bfloat16 or float16."),
     "device": (str, "auto or a device of torch."),
     "threads": (int, "Threads of the engine's matrix products."),
     "max_positions": (int, "Serve fewer positions than the model has."),

@@ -74,7 +74,7 @@ class AsyncClient:
     @overload
     async def decode(
         self,
-        prompt: str | Sequence[int] | Sequence[dict[str, Any]],
+        prompt: Prompt,
         strategy: Strategy | None = None,
         *,
         options: Options | None = None,
@@ -196,7 +196,7 @@ class AsyncClient:
     @overload
     async def score(  # type: ignore[overload-overlap]  # a text is a Sequence[str]
         self,
-        prompt: str | Sequence[int] | Sequence[dict[str, Any]],
+        prompt: Prompt,
         continuations: Sequence[Continuation],
         *,
         top_logprobs: int = 0,

@@ -68,7 +68,7 @@ class Client:
     @overload
     def decode(
         self,
-        prompt: str | Sequence[int] | Sequence[dict[str, Any]],
+        prompt: Prompt,
         strategy: Strategy | None = None,
         *,
         options: Options | None = None,
@@ -186,7 +186,7 @@ class Client:
     @overload
     def score(  # type: ignore[overload-overlap]  # a text is a Sequence[str]
         self,
-        prompt: str | Sequence[int] | Sequence[dict[str, Any]],
+        prompt: Prompt,
         continuations: Sequence[Continuation],
         *,
         top_logprobs: int = 0,

@@ -78,7 +78,7 @@ class AsyncLLM:
     @overload
     async def decode(
         self,
-        prompt: str | Sequence[int] | Sequence[dict[str, Any]],
+        prompt: Prompt,
         strategy: Strategy | None = None,
         *,
         options: Options | None = None,
@@ -206,7 +206,7 @@ class AsyncLLM:
     @overload
     async def score(  # type: ignore[overload-overlap]  # a text is a Sequence[str]
         self,
-        prompt: str | Sequence[int] | Sequence[dict[str, Any]],
+        prompt: Prompt,
         continuations: Sequence[Continuation],
         *,
         top_logprobs: int = 0,

@@ -81,7 +81,7 @@ class LLM:
     @overload
     def decode(
         self,
-        prompt: str | Sequence[int] | Sequence[dict[str, Any]],
+        prompt: Prompt,
         strategy: Strategy | None = None,
         *,
         options: Options | None = None,
@@ -204,7 +204,7 @@ class LLM:
     @overload
     def score(  # type: ignore[overload-overlap]  # a text is a Sequence[str]
         self,
-        prompt: str | Sequence[int] | Sequence[dict[str, Any]],
+        prompt: Prompt,
         continuations: Sequence[Continuation],
         *,
         top_logprobs: int = 0,

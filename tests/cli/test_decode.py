@@ -164,9 +164,11 @@ def test_chat_uses_the_template(cli: Cli, llm: LLM, model: str) -> None:
 
 
 def test_a_dash_reads_stdin(cli: Cli, llm: LLM, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO(PROMPT))
-    ran = cli("decode", "-", "--model", model, "--dtype", "float32", "--max-tokens", "5")
-    assert ran.out == llm.decode(PROMPT, max_tokens=5).text + "\n"
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{PROMPT}\n\n"))
+    ran = cli("decode", "-", "--model", model, "--dtype", "float32", "--max-tokens", "5", "--json")
+    expected = llm.decode(f"{PROMPT}\n", max_tokens=5)
+    assert json.loads(ran.out)["prompt_tokens"] == expected.usage.prompt_tokens
+    assert json.loads(ran.out)["candidates"][0]["text"] == expected.text
 
 
 def test_stats_go_to_stderr(cli: Cli, model: str) -> None:

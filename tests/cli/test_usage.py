@@ -51,6 +51,13 @@ from tests.cli.conftest import Cli
         (["decode", "hi", "--max-tokens", "many"], "--max-tokens"),
         (["decode", "hi", "--frobnicate"], "No such option: --frobnicate"),
         (["decode", "--input", "/nowhere.jsonl", "--output", "x"], "/nowhere.jsonl"),
+        (["decode", "hi", "--overwrite"], "--overwrite: does nothing here; allowed: with --output"),
+        (["decode", "hi", "--logprobs", "0"], "--logprobs: does nothing here; allowed: with --json"),
+        (
+            ["decode", "--input", __file__, "--output", "x", "--stats"],
+            "--stats: does nothing here; allowed: ",
+        ),
+        (["decode", "--input", __file__, "--output", "x", "--json"], "--json: does nothing here; allowed: "),
         (["demo", "--width", "4"], "No such option: --width"),
         (["transmogrify"], "No such command 'transmogrify'"),
     ],
@@ -103,6 +110,11 @@ def test_debug_shows_the_traceback(cli: Cli, monkeypatch: pytest.MonkeyPatch) ->
     )
     with pytest.raises(ZeroDivisionError):
         cli("decode", "hi", "--debug")
+
+
+def test_every_command_has_debug(cli: Cli) -> None:
+    for command in (["decode"], ["demo"], ["models"], ["serve"], ["replay"], ["tree", "show"]):
+        assert "--debug" in cli(*command, "--help").out, command
 
 
 def test_help_and_version(cli: Cli) -> None:
