@@ -51,7 +51,10 @@ _LARGE = {
 _LARGE_MASKED = {(128, 2): Tile(64, 32, 4, 3)}
 
 # With 64 keys, or with more stages, some groups and block sizes spill there.
-_LARGE_AMPERE = {(128, 2): Tile(64, 32, 8, 2, (None, 255))}
+_LARGE_AMPERE = {
+    (64, 2): Tile(64, 64, 4, 3, (None, 255)),
+    (128, 2): Tile(64, 32, 8, 2, (None, 255)),
+}
 
 # The compiler holds to 128 registers a thread there, sooner spilling than using more; in some groups to 80.
 _LARGE_BLACKWELL = {
