@@ -50,6 +50,11 @@ def exact_products() -> Iterator[None]:
             torch.backends.cuda.matmul.fp32_precision = mixed
 
 
+def give_back() -> None:
+    """GPUs' memory that torch keeps for nobody goes back to them, where other processes find it."""
+    torch.cuda.empty_cache()
+
+
 def check_answers(device: torch.device) -> None:
     """Raises DeviceLostError where a GPU does not answer any more; waits for what it was told before."""
     if device.type != "cuda":

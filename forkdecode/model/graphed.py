@@ -9,6 +9,7 @@ import torch
 from transformers.utils.generic import ModelOutput
 
 from forkdecode.kv.forest_plan import ForestPlan
+from forkdecode.model.device import give_back
 from forkdecode.model.gpu_kernels import FLOAT32, LAST_PLACES
 from forkdecode.model.kv_cache import KvCache
 from forkdecode.model.node_plans import Key, Planners
@@ -133,7 +134,7 @@ class GraphedDecoder:
                 raise
         # Not before, for what is raised holds the step's tensors.
         self.make_room()
-        torch.cuda.empty_cache()
+        give_back()
         return None
 
     def _captured(self, plan: StepPlan, size: int, planned: Mapping[Key, ForestPlan]) -> Forward | None:

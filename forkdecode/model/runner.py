@@ -24,7 +24,7 @@ from forkdecode.model.attention import (
     install,
 )
 from forkdecode.model.compiled import check_compile, compile_layers
-from forkdecode.model.device import check_answers, current
+from forkdecode.model.device import check_answers, current, give_back
 from forkdecode.model.experts import install_experts
 from forkdecode.model.gpu_kernels import check_moves, host_reached, kernels_fit
 from forkdecode.model.graph_capture import GraphCapture
@@ -201,7 +201,7 @@ class Runner:
             return self._forward(plan)
         if self._graphed is not None:
             self._graphed.make_room()
-        torch.cuda.empty_cache()
+        give_back()
         return self._forward(plan)
 
     def _forward(self, plan: StepPlan) -> Forward:
