@@ -42,6 +42,11 @@ class Candidate:
     logprobs: tuple[TokenLogprob, ...] | None = None
     item: str | None = None
 
+    @property
+    def mean_logprob(self) -> float:
+        """The model's own, a generated token on average; 0 where there is none."""
+        return self.cumulative_logprob / max(len(self.token_ids), 1)
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:

@@ -30,25 +30,25 @@ A = TypeVar("A", bound=np.ndarray)
 
 def build_catalogue(
     items: Iterable[Sequence[int]] | NDArray[np.integer],
-    keys: Iterable[str | None] | None = None,
+    keys: Iterable[str | int | None] | None = None,
     *,
     model: str | None = None,
 ) -> Catalogue:
     """A catalogue of `items`, in any order: each a sequence of at least one token id, or all of them the rows
-    of an integer array [I, depth], which is much quicker. keys: a name for each; where there is none an
-    item's name is its number, from 0.
+    of an integer array [I, depth], which is much quicker. keys: a name for each, a text or an integer, which
+    is told as a text; where there is none an item's name is its number, from 0.
 
     Of equal items the first counts, its key with it. Raises InvalidRequestError naming the item.
     """
     _check_collection("items", items, "token sequences, or an array of integers [items, depth]")
     if keys is not None:
-        _check_collection("keys", keys, "a text or None for each item")
+        _check_collection("keys", keys, "a text, an integer or None for each item")
     builder = CatalogueBuilder()
     if isinstance(items, np.ndarray):
         builder.add_rows(items)
         builder.name(keys)
         return builder.build(model)
-    names: Iterable[str | None] = itertools.repeat(None) if keys is None else keys
+    names: Iterable[str | int | None] = itertools.repeat(None) if keys is None else keys
     taken = iter(names)
     for tokens in items:
         try:
@@ -79,9 +79,9 @@ class CatalogueBuilder:
     def __len__(self) -> int:
         return len(self._lengths)
 
-    def add(self, tokens: Sequence[int], key: str | None = None) -> None:
+    def add(self, tokens: Sequence[int], key: str | int | None = None) -> None:
         """One item. Raises InvalidRequestError, and leaves things as they were."""
-        name = None if key is None else check_unicode("keys", key)
+        name = None if key is None else _key_text(key)
         try:
             ids = array("i", tokens) if isinstance(tokens, (list, tuple)) else None
         except (TypeError, OverflowError):
@@ -103,13 +103,13 @@ class CatalogueBuilder:
         self._tokens.frombytes(np.ascontiguousarray(rows, np.int32).tobytes())
         self._lengths.frombytes(np.full(len(rows), rows.shape[1], np.int32).tobytes())
 
-    def name(self, keys: Iterable[str | None] | None) -> None:
+    def name(self, keys: Iterable[str | int | None] | None) -> None:
         """Keys for all items, which have none so far."""
         if keys is None:
             return
         text = _KeyText()
         for number, key in enumerate(keys, self._first):
-            text.add(str(number) if key is None else check_unicode("keys", key))
+            text.add(str(number) if key is None else _key_text(key))
         if len(text) != len(self):
             raise invalid("keys", f"are {len(text)}", f"{len(self)}, one for each item")
         self._keys = text
@@ -147,6 +147,12 @@ class CatalogueBuilder:
         if not ids:
             raise invalid(name, "is empty", "at least one token id")
         return ids
+
+
+def _key_text(key: object) -> str:
+    if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
+        return str(int(key))
+    return check_unicode("keys", key, "a text, an integer or None")
 
 
 class _KeyText:

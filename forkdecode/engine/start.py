@@ -24,7 +24,7 @@ from forkdecode.engine.slow import told_if_slow
 from forkdecode.engine.thread import EngineThread
 from forkdecode.engine.trial import TRIAL_BLOCKS, flops_per_byte, step_bytes
 from forkdecode.errors import CapacityError, ModelLoadError
-from forkdecode.model.device import current
+from forkdecode.model.device import current, give_back
 from forkdecode.model.head import MAX_LOGITS_BYTES
 from forkdecode.model.info import ModelInfo
 from forkdecode.model.kv_cache import bytes_per_block
@@ -175,7 +175,7 @@ def free_memory(device: torch.device) -> int:
     if device.type == "cuda":
         # What an engine that has ended, or the loading of the model, left to torch is not used by anybody.
         gc.collect()
-        torch.cuda.empty_cache()
+        give_back()
         free, _ = torch.cuda.mem_get_info(device)
         return max(0, int(free) - WORK_BYTES)
     return int(psutil.virtual_memory().available)

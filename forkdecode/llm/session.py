@@ -15,6 +15,7 @@ from forkdecode.config import MAX_THREADS, EngineConfig
 from forkdecode.constraints.catalogues import Catalogues, Source
 from forkdecode.engine.start import RunningEngine, start_engine
 from forkdecode.errors import invalid
+from forkdecode.model.device import give_back
 from forkdecode.model.loader import LoadedModel, adopt, load
 from forkdecode.requests.prepare import RequestMaker
 from forkdecode.tree.local import OpenSession
@@ -54,8 +55,9 @@ class Session:
         self.engine: RunningEngine = start_engine(loaded, settings, threads)
 
     def close(self) -> None:
-        """Stops the engine. Idempotent."""
+        """Stops the engine; a GPU's memory is anybody's again. Idempotent."""
         self.engine.thread.close()
+        give_back()
         self.requests.close()
 
     def opener(self, opening: OpenTree, limits: TreeLimits | None) -> OpenSession:

@@ -50,6 +50,25 @@ def exact_products() -> Iterator[None]:
             torch.backends.cuda.matmul.fp32_precision = mixed
 
 
+def give_back() -> None:
+    """GPUs' memory that torch keeps for nobody goes back to them, where other processes find it."""
+    torch.cuda.empty_cache()
+
+
+def lacks_memory(error: BaseException | None) -> bool:
+    """Whether something was raised for want of a GPU's memory: by torch's allocator, or, in other words, by
+    a driver or library that allocates itself. The end of a capture raises another error than what ended
+    it."""
+    while error is not None:
+        if isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _NO_MEMORY):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+_NO_MEMORY = ("CUDA error: out of memory", "HIP error: out of memory", "STATUS_ALLOC_FAILED")
+
+
 def check_answers(device: torch.device) -> None:
     """Raises DeviceLostError where a GPU does not answer any more; waits for what it was told before."""
     if device.type != "cuda":

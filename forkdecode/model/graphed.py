@@ -9,6 +9,7 @@ import torch
 from transformers.utils.generic import ModelOutput
 
 from forkdecode.kv.forest_plan import ForestPlan
+from forkdecode.model.device import give_back, lacks_memory
 from forkdecode.model.gpu_kernels import FLOAT32, LAST_PLACES
 from forkdecode.model.kv_cache import KvCache
 from forkdecode.model.node_plans import Key, Planners
@@ -129,11 +130,11 @@ class GraphedDecoder:
         try:
             return self._captured(plan, size, planned)
         except RuntimeError as error:
-            if not _for_want_of_memory(error):
+            if not lacks_memory(error):
                 raise
         # Not before, for what is raised holds the step's tensors.
         self.make_room()
-        torch.cuda.empty_cache()
+        give_back()
         return None
 
     def _captured(self, plan: StepPlan, size: int, planned: Mapping[Key, ForestPlan]) -> Forward | None:
@@ -154,7 +155,7 @@ class GraphedDecoder:
             step.replay()
             same = self._same(step.output, plain)
         except RuntimeError as error:
-            if _for_want_of_memory(error):
+            if lacks_memory(error):
                 raise
             self._give_up(f"{type(error).__name__}: {error}")
             return None
@@ -182,15 +183,6 @@ class GraphedDecoder:
         self._works = False
         self._steps.clear()
         _log.warning("graphs_off", reason=reason)
-
-
-def _for_want_of_memory(error: BaseException | None) -> bool:
-    """The end of a capture raises another error than what ended it."""
-    while error is not None:
-        if isinstance(error, torch.OutOfMemoryError):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def _difference(one: torch.Tensor, other: torch.Tensor) -> tuple[float, float]:

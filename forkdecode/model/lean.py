@@ -1,7 +1,7 @@
 """A decoder for the models that share Llama's shape: few large matrix products, and one compiled
 pass between each two of them, without a module call in between.
 
-The generic path, forkdecode.model.runner.GenericDecoder, is its oracle.
+The generic path, forkdecode.model.generic.GenericDecoder, is its oracle.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager
 from typing import Literal
 
 import numpy as np
@@ -16,20 +16,13 @@ from transformers.utils.generic import ModelOutput
 
 from forkdecode.config import Compile, Weights
 from forkdecode.kv.forest_plan import ForestPlan
-from forkdecode.model.attention import (
-    ATTENTION_NAME,
-    AttentionPlans,
-    StepAttention,
-    WorkPlans,
-    install,
-)
+from forkdecode.model.attention import AttentionPlans, StepAttention, WorkPlans
 from forkdecode.model.compiled import check_compile, compile_layers
-from forkdecode.model.device import check_answers, current
-from forkdecode.model.experts import install_experts
+from forkdecode.model.device import check_answers, current, give_back, lacks_memory
+from forkdecode.model.generic import GenericDecoder
 from forkdecode.model.gpu_kernels import check_moves, host_reached, kernels_fit
 from forkdecode.model.graph_capture import GraphCapture
 from forkdecode.model.graphed import GraphedDecoder, sizes
-from forkdecode.model.hand_over import HandOver
 from forkdecode.model.head import LogitsHead
 from forkdecode.model.info import ModelInfo
 from forkdecode.model.int8 import Int8Linear, check_int8
@@ -37,7 +30,6 @@ from forkdecode.model.kv_cache import KvCache
 from forkdecode.model.lean import LeanDecoder
 from forkdecode.model.node_plans import Key, NodePlans, Planners
 from forkdecode.model.packing import ROW_QUANTUM, Linear, PackedLinear, pack_linears, rows_stand_alone
-from forkdecode.model.rows_alone import RowsAlone
 from forkdecode.model.static_step import Forward, StaticStep, StepSize
 from forkdecode.model.step_shape import StepShape
 from forkdecode.model.trial_steps import TrialSteps
@@ -197,11 +189,14 @@ class Runner:
 
     def _forward_with_room(self, plan: StepPlan) -> Forward:
         """Where memory is short, once more without graphs and what torch keeps for nobody."""
-        with suppress(torch.OutOfMemoryError):
+        try:
             return self._forward(plan)
+        except RuntimeError as error:
+            if not lacks_memory(error):
+                raise
         if self._graphed is not None:
             self._graphed.make_room()
-        torch.cuda.empty_cache()
+        give_back()
         return self._forward(plan)
 
     def _forward(self, plan: StepPlan) -> Forward:
@@ -261,37 +256,6 @@ class Runner:
             return tuple(results)
         found = iter(results)
         return tuple(joined(pieces, list(itertools.islice(found, len(pieces)))) for pieces in cuts)
-
-
-class GenericDecoder:
-    """Any model, by its own modules; attention and expert layers are forkdecode's."""
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        install()
-        model.set_attn_implementation(ATTENTION_NAME)
-        install_experts(model)
-        self._base = model.base_model
-        self._handed = HandOver(model)
-        on_cpu = model.device.type == "cpu"
-        self._loops: AbstractContextManager[object] = RowsAlone() if on_cpu else nullcontext()
-
-    def __call__(
-        self,
-        tokens: torch.Tensor,
-        positions: torch.Tensor,
-        step: StepAttention,
-        wanted: torch.Tensor | None = None,
-    ) -> ModelOutput:
-        """tokens, positions [T] int64 -> the decoder's output, last_hidden_state [1, T, hidden]: of all
-        tokens, whichever are wanted."""
-        ids, places = tokens[None], positions[None]
-        self._handed.content = step
-        try:
-            with self._loops:
-                output: ModelOutput = self._base(input_ids=ids, position_ids=places, use_cache=False)
-        finally:
-            self._handed.content = None
-        return output
 
 
 def _shifted(requests: tuple[SelectionRequest, ...], start: int) -> tuple[SelectionRequest, ...]:

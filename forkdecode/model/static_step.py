@@ -21,7 +21,7 @@ from forkdecode_kernels.staged import StagedMemory, StagedPart
 
 
 class Decoder(Protocol):
-    """The model's decoder: see runner.GenericDecoder."""
+    """The model's decoder: see generic.GenericDecoder."""
 
     def __call__(self, tokens: torch.Tensor, positions: torch.Tensor, step: StepAttention) -> ModelOutput: ...
 

@@ -50,18 +50,10 @@ class RequestMaker:
         chat: bool,
         request_id: Any,
         stream: bool = False,
-        constraint_start: int | None = None,
     ) -> Prepared:
-        """Checks one request; constraint_start: see DecodeRequest. Raises InvalidRequestError."""
+        """Checks one request. Raises InvalidRequestError."""
         request = self.unconstrained(
-            prompt,
-            strategy,
-            options,
-            given,
-            chat=chat,
-            request_id=request_id,
-            stream=stream,
-            constraint_start=constraint_start,
+            prompt, strategy, options, given, chat=chat, request_id=request_id, stream=stream
         )
         return self.constrained(request)
 
@@ -75,7 +67,6 @@ class RequestMaker:
         chat: bool,
         request_id: Any,
         stream: bool = False,
-        constraint_start: int | None = None,
     ) -> DecodeRequest:
         """The first part of prepare(): what takes long of it is to tokenize. Raises InvalidRequestError."""
         read = self._arguments.read(
@@ -88,7 +79,6 @@ class RequestMaker:
             request_id=name,
             chat=read.chat,
             stream=read.stream,
-            constraint_start=constraint_start,
         )
 
     def constrained(self, request: DecodeRequest) -> Prepared:

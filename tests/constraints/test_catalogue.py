@@ -86,6 +86,12 @@ def test_items_are_counted_beyond_a_block() -> None:
         assert catalogue.key(rows[number].tolist()) == f"item {number}"
 
 
+@pytest.mark.parametrize("items", [[(1,), (2,), (3,)], np.array([[1], [2], [3]])], ids=["lists", "rows"])
+def test_integers_are_keys(items: Any) -> None:
+    keys = build_catalogue(items, [10**12, np.int64(7), "a"]).keys
+    assert [keys[i] for i in range(3)] == [str(10**12), "7", "a"]
+
+
 def test_keys_may_begin_late() -> None:
     builder = CatalogueBuilder(first=1)
     builder.add([7])
@@ -116,7 +122,8 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "a set": (lambda: build_catalogue([{1, 2}]), r"items\[0\]"),  # type: ignore[list-item]
     "too few keys": (lambda: build_catalogue([(1,), (2,)], ["a"]), "keys"),
     "too many keys": (lambda: build_catalogue([(1,)], ["a", "b"]), "keys"),
-    "a key that is no text": (lambda: build_catalogue([(1,)], [3]), "keys: 3"),  # type: ignore[list-item]
+    "a key that is no text": (lambda: build_catalogue([(1,)], [3.0]), "keys: 3.0"),  # type: ignore[list-item]
+    "a truth for a key": (lambda: build_catalogue([(1,)], [True]), "keys: True"),
     "a flat array": (lambda: build_catalogue(np.arange(4)), "items"),
     "an array of fractions": (lambda: build_catalogue(np.ones((2, 2))), "items"),
     "an array without columns": (lambda: build_catalogue(np.ones((2, 0), int)), "items"),

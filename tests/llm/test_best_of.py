@@ -110,7 +110,8 @@ def test_mean_and_sum_rank_differently(llm: LLM) -> None:
     by_sum = llm.decode(PROMPT, BestOf(best_of=8, n=8, seed=2), **options).candidates
     by_mean = llm.decode(PROMPT, BestOf(best_of=8, n=8, seed=2, rank_by="mean_logprob"), **options).candidates
     assert [c.score for c in by_sum] == sorted((c.cumulative_logprob for c in by_sum), reverse=True)
-    means = [c.cumulative_logprob / len(c.token_ids) for c in by_mean]
+    means = [c.mean_logprob for c in by_mean]
+    assert means == [c.cumulative_logprob / len(c.token_ids) for c in by_mean]
     assert [c.score for c in by_mean] == pytest.approx(sorted(means, reverse=True))
     assert {c.index for c in by_sum} == {c.index for c in by_mean}
 

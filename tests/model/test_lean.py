@@ -11,9 +11,10 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from forkdecode.model.generic import GenericDecoder
 from forkdecode.model.lean import LeanDecoder
 from forkdecode.model.lean_weights import recognise
-from forkdecode.model.runner import GenericDecoder, Runner
+from forkdecode.model.runner import Runner
 from tests.model.driver import Driver, StepBuilder, expected, model_info
 from tests.models import FAMILIES, VOCAB, tiny_model
 

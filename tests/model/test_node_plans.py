@@ -163,8 +163,13 @@ class TestGraphs:
         assert recorder.captured == 1
         assert recorder.replayed >= 1
 
+    @pytest.mark.parametrize(
+        "error",
+        [torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("CUDA error: out of memory")],
+        ids=["torch", "driver"],
+    )
     def test_a_step_that_lacks_memory_is_run_once_more_without_graphs(
-        self, monkeypatch: pytest.MonkeyPatch
+        self, monkeypatch: pytest.MonkeyPatch, error: RuntimeError
     ) -> None:
         recorder = Recorder()
         driver = graphed(recorder)
@@ -176,7 +181,7 @@ class TestGraphs:
         def short(ids: torch.Tensor, places: torch.Tensor, step: StepAttention) -> ModelOutput:
             if not failed:
                 failed.append(len(ids))
-                raise torch.OutOfMemoryError("CUDA out of memory.")
+                raise error
             return whole(ids, places, step)
 
         runner._decoder = short  # type: ignore[assignment]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from forkdecode.requests.tokenizing import Tokenizing
@@ -19,9 +21,9 @@ def plain_texts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     plain = Tokenizing.plain
 
-    def counted(self: Tokenizing, field: str, text: str) -> tuple[int, ...]:
+    def counted(self: Tokenizing, field: str, text: str, **how: Any) -> tuple[int, ...]:
         found.append(field)
-        return plain(self, field, text)
+        return plain(self, field, text, **how)
 
     monkeypatch.setattr(Tokenizing, "plain", counted)
     return found

@@ -26,6 +26,7 @@ from forkdecode import (
     NodeDelta,
     NodePath,
     NodeStopped,
+    NoLegalTokenError,
     Options,
     Sample,
     Tree,
@@ -84,6 +85,25 @@ def test_a_tree_from_prompt_to_answer(llm: LLM) -> None:
         assert tail.is_finished
         with pytest.raises(InvalidRequestError, match="finished"):
             tree.decode(tail)
+
+
+def test_children_of_a_decode_that_fails_for_one_of_its_nodes_stay_in_the_tree(llm: LLM) -> None:
+    with llm.tree(PROMPT, seed=5) as tree:
+        stuck, fine = tree.extend(tree.root, [5]), tree.extend(tree.root, [6])
+        after_5 = [(5, token) for token in range(llm.info.vocab_size)]
+        with pytest.raises(NoLegalTokenError):
+            tree.decode([stuck, fine], Sample(n=2), max_tokens=3, ignore_eos=True, bad_words=after_5)
+        assert [(c.finish_reason, type(c.error)) for c in stuck.children] == [
+            ("failed", NoLegalTokenError)
+        ] * 2
+        assert [(c.finish_reason, c.error, len(c.token_ids)) for c in fine.children] == [
+            ("length", None, 3)
+        ] * 2
+        assert {*stuck.children, *fine.children} < set(tree.nodes)
+        assert tree.decode(fine.children, max_tokens=1, ignore_eos=True)
+        started = tree.start([stuck, fine], max_tokens=3, ignore_eos=True, bad_words=after_5)
+        tree.wait(started)
+        assert [child.finish_reason for child in started] == ["failed", "length"]
 
 
 SCHEMA = JsonSchema(

@@ -56,6 +56,9 @@ _LARGE_AMPERE = {
     (128, 2): Tile(64, 32, 8, 2, (None, 255)),
 }
 
+# Told nothing, the compiler aims at five programs there, and spills.
+_LARGE_HOPPER = {(64, 4): Tile(32, 32, 8, 2, (255, None))}
+
 # The compiler holds to 128 registers a thread there, sooner spilling than using more; in some groups to 80.
 _LARGE_BLACKWELL = {
     (64, 2): Tile(64, 64, 4, 3, (None, 168)),
@@ -129,6 +132,8 @@ def _large(head_dim: int, element_bytes: int, family: Family) -> Tile:
     tables = [_LARGE]
     if family == "ampere":
         tables.append(_LARGE_AMPERE)
+    elif family == "cuda":
+        tables.append(_LARGE_HOPPER)
     if masked:
         tables.append(_LARGE_MASKED)
     if family == "blackwell":
