@@ -14,14 +14,16 @@ What each kernel takes in every configuration that ships, read from the machine 
 
     python benchmarks/aot_report.py --json report.json --markdown docs/kernels.md
 
-writes this page. It needs no GPU, and fails where a kernel spills vector registers, needs more shared
+writes this page. It needs no GPU, and fails where a kernel spills registers to memory, needs more shared
 memory than the target gives a program, or moves bulk data without 16-byte loads, or with some of less than
-4 bytes. Registers are those of a thread (on gfx942 accumulators included); occupancy is resident warps of
-those that the GPU can hold. Attention: 8 kv heads; 4 query heads for each, unless a row names another group
-(G), and blocks of 16 tokens, unless it names another size (S); "small" and "large" are the two tile shapes
-(16 rows, and 64 or as the registers allow). Selection: a vocabulary of up to 262,144; "odd rows" begin at
-addresses of no known alignment, as where a vocabulary is no multiple of 8. No speed can be read off here:
-`benchmarks/gpu_check.py` measures it where there is a GPU.
+4 bytes. Registers are those of a thread (on gfx942 accumulators included, and the lanes of vector registers
+in which some kernels keep scalar ones); occupancy is resident warps of those that the GPU can hold.
+Attention: 8 kv heads; 4 query heads for each, unless a row names another group (G), and blocks of 16
+tokens, unless it names another size (S); "small" and "large" are the two tile shapes (16 rows, and 64 or as
+the registers allow). A group larger than the small tile takes the large one for both, and one larger than
+that is cut into equal shares, a program each, as are the 71 of Falcon-7B. Selection: a vocabulary of up to
+262,144; "odd rows" begin at addresses of no known alignment, as where a vocabulary is no multiple of 8. No
+speed can be read off here: `benchmarks/gpu_check.py` measures it where there is a GPU.
 
 ## Compilers
 

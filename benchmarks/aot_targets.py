@@ -41,7 +41,7 @@ TARGETS = (
 
 @dataclass(frozen=True)
 class Usage:
-    """registers a thread; spills: bytes of stack (NVIDIA) or vector registers (AMD), in memory;
+    """registers a thread; spills: to memory, bytes of stack (NVIDIA), or of scratch and vector ones (AMD);
     scalar_spills: AMD's scalar registers kept in lanes of vector registers; wide: 16-byte loads;
     narrow: loads of less than 4 bytes; occupancy: resident warps of those that the GPU can hold."""
 
@@ -65,10 +65,11 @@ def usage(compiled: Any, target: Target, num_warps: int) -> Usage:
         resident = _cuda_resident(registers, shared, num_warps, target)
     else:
         text = compiled.asm["amdgcn"]
-        registers, spills, scalar = (
+        registers, vectors, scalar, scratch = (
             int(re.search(rf"\.{field}:\s+(\d+)", text)[1])  # type: ignore[index]
-            for field in ("vgpr_count", "vgpr_spill_count", "sgpr_spill_count")
+            for field in ("vgpr_count", "vgpr_spill_count", "sgpr_spill_count", "private_segment_fixed_size")
         )
+        spills = vectors + scratch
         wide = len(re.findall(r"(?:global|buffer)_load_(?:dwordx4|b128)", text))
         narrow = len(re.findall(r"(?:global|buffer)_load_(?:[us]byte|[us]short|[iu]8|[iu]16)", text))
         resident = _amd_resident(registers, shared, num_warps, target)
