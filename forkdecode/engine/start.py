@@ -107,7 +107,8 @@ def build_engine(
     if device.type in ("cpu", "cuda"):
         # From a cache this takes a second.
         with told_if_slow(_say_preparing):
-            _first_step(runner, info.name, config.max_step_tokens)
+            # The last tokens of prompts that end in a step come beyond its budget.
+            _first_step(runner, info.name, 2 * config.max_step_tokens)
             _first_selections(info, device, threads)
     balance = _CPU_FLOPS_PER_BYTE
     if on_gpu:

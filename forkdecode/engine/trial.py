@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from forkdecode.errors import CapacityError
+from forkdecode.model.device import lacks_memory
 from forkdecode.model.graphed import MAX_GRAPH_TOKENS
 from forkdecode.model.info import ModelInfo
 from forkdecode.model.runner import Runner
@@ -34,7 +35,9 @@ def step_bytes(runner: Runner, info: ModelInfo, step_tokens: int) -> int:
     before = torch.cuda.memory_allocated(device)
     try:
         runner.execute(_steps(runner, info).prompts(step_tokens))
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:
+        if not lacks_memory(error):
+            raise
         raise CapacityError(
             f"max_step_tokens: {device} has no memory for a step of {step_tokens:,} tokens beside the model; "
             "allowed: fewer",

@@ -1,0 +1,50 @@
+"""A whole engine whose steps run by graphs, as on a GPU; on a CPU stand-ins are captured in their place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from forkdecode import LLM, Beam, Sample
+from forkdecode.engine import start
+from forkdecode.model.graphed import GraphedDecoder
+from forkdecode.model.runner import Runner
+from tests.llm.models import PROMPT, TOKENIZER, tiny_llama
+from tests.model.test_node_plans import Recorder
+
+SETTINGS: dict[str, Any] = {"num_blocks": 64, "max_step_tokens": 16, "max_prefill_tokens": 8, "threads": 1}
+
+
+class GraphedRunner(Runner):
+    """Takes its attention from node lists, and its steps from what is recorded."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        decoder = {"decoder": "generic", "attention": "nodes"}
+        super().__init__(*args[:8], **{**options, **decoder})
+
+    def _graphs(self) -> GraphedDecoder:
+        assert self._planners is not None
+        return GraphedDecoder(self._decoder, self.cache, self._windows, self._planners, Recorder())
+
+
+def decoded() -> tuple[list[list[tuple[int, ...]]], list[int]]:
+    """Tokens of requests that arrive together; steps, graphs captured for them, and steps run by graphs."""
+    with LLM(tiny_llama(), tokenizer=TOKENIZER, **SETTINGS) as llm:
+        engine: Any = llm._session.engine.thread._loop._engine
+        graphs = engine._runner._graphed
+        recorder = Recorder() if graphs is None else graphs._capture
+        captured, replayed = recorder.captured, recorder.replayed
+        strategies = (Beam(width=3), Sample(n=4, seed=3))
+        handles = [llm.submit(PROMPT + "!" * i, s, max_tokens=5) for i, s in enumerate(strategies)]
+        tokens = [[c.token_ids for c in handle.result().candidates] for handle in handles]
+        counts = [llm.stats().steps, recorder.captured - captured, recorder.replayed - replayed]
+    return tokens, counts
+
+
+def test_every_step_runs_by_a_graph_that_was_there_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, _ = decoded()
+    monkeypatch.setattr(start, "Runner", GraphedRunner)
+    tokens, (steps, captured, replayed) = decoded()
+    assert tokens == plain
+    assert (captured, replayed) == (0, steps)
