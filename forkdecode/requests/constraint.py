@@ -40,8 +40,8 @@ def resolve_constraint(
     if stands == "complete" and len(forced) < options.min_tokens:
         problem = f"completes the constraint after {len(forced)} tokens"
         raise invalid("forced_prefix", problem, f"nothing that ends before min_tokens={options.min_tokens}")
-    if long_enough is constraint or stands == "complete":
-        return long_enough
+    if long_enough is constraint or stands == "complete" or start is not None:
+        return long_enough  # in a tree, what only short items go on with is a dead end like others
     stands, at = progress(long_enough, np.array(forced, np.int64), ends=eos)
     if stands == "broken":
         problem = f"no item of {options.min_tokens} tokens or more goes on with token {forced[at]} at {at}"
