@@ -118,7 +118,7 @@ class Draws:
     def goes_on(self, result: SelectionResult, rows: GroupRows) -> int:
         """See Policy: all, once they have forked, unless one is stuck."""
         count = len(result.tokens)
-        return count if rows.generated and count == rows.num_rows else 0
+        return count if rows.generated and count == len(rows.candidate) else 0
 
     def _children(self, rows: GroupRows) -> tuple[U64, I32]:
         if rows.generated:
