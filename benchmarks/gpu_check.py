@@ -1,12 +1,13 @@
-"""Correctness, then speed, of every GPU kernel: to be run where there is a GPU, in about five minutes.
+"""Correctness, then speed, of every GPU kernel: to be run where there is a GPU, in five minutes.
 
     python -m benchmarks.gpu_check [--json gpu_check.json] [--only PART ...] [--rehearse]
 
 Compares each kernel with its reference, then times it against ceilings measured on the same GPU (a copy for
 bandwidth, a matrix product for compute); then the whole engine against transformers. Each part runs in a
 process of its own, within a time of its own: what fails, hangs or breaks the device costs that part alone.
-What a part found is printed, and in the report, as soon as it ends. --rehearse runs the whole script with
-small shapes in Triton's interpreter: it shows that the script works, its times say nothing. Needs no network.
+What a part found is printed, and in the report, as soon as it ends; what says most comes first. --rehearse
+runs the whole script with small shapes in Triton's interpreter: it shows that the script works, its times
+say nothing. Needs no network.
 
 Exits with 0 where all is correct and all goals are met, 2 where goals are missed, 1 where a part is wrong or
 missing. In the rehearsal goals count for nothing.
@@ -41,14 +42,14 @@ def main(words: Sequence[str] | None = None, worker: Sequence[str] = WORKER) -> 
     parser.add_argument(
         "--only", nargs="+", metavar="PART", help="parts whose names begin so; the ceilings too"
     )
-    parser.add_argument("--seconds", type=float, help="what has not begun by then is left out; 480 on a GPU")
+    parser.add_argument("--seconds", type=float, help="what has not begun by then is left out; 300 on a GPU")
     args = parser.parse_args(words)
     chosen = selected(parts(args.rehearse), args.only)
     options = ["--rehearse"] if args.rehearse else []
     workers = Workers([*worker, *options], environment(), alone=not args.rehearse)
     found: dict[str, dict[str, Any]] = {}
     print(HEAD, flush=True)
-    seconds = args.seconds or (3600.0 if args.rehearse else 480.0)
+    seconds = args.seconds or (3600.0 if args.rehearse else 300.0)
     for part, what in results(chosen, workers, seconds):
         found[part.name] = what
         args.json.write_text(json.dumps(report(args.rehearse, found), indent=1) + "\n")

@@ -13,7 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.gpu.bench import Bench, allowed_error, within
 from benchmarks.gpu.cases import Model, workloads
-from benchmarks.gpu.tables import decode_rows, dense_tables, planned
+from benchmarks.gpu.tables import compulsory_bytes, decode_rows, dense_tables, planned
 from forkdecode.kv.bytes_moved import bytes_moved
 from forkdecode_kernels.node_list import check_nodes, node_list
 from forkdecode_kernels.reference import node_attention as node_reference
@@ -34,7 +34,7 @@ def attention(bench: Bench, number: int) -> dict[str, Any]:
     rows = work.groups * work.rows
     query = bench.normal(model.heads, rows, model.dim)
     kv = bench.normal(2, model.kv_heads, num_blocks, model.block_size, model.dim)
-    plan, plan_seconds = planned(decodes, model, bench.dtype, bench.device)
+    plan, _ = planned(decodes, model, bench.dtype, bench.device)
     check_nodes(plan, num_blocks, rows, model.block_size)
     nodes = node_list(plan, bench.device)
     tables, lengths = dense_tables(decodes, bench.device)
@@ -60,7 +60,8 @@ def attention(bench: Bench, number: int) -> dict[str, Any]:
         head_dim=model.dim,
         element_bytes=bench.dtype.itemsize,
     )
-    by_bytes = moved.forest / bench.bandwidth
+    needed = compulsory_bytes(tables.cpu().numpy(), lengths.cpu().numpy(), model, bench.dtype.itemsize)
+    by_bytes = needed / bench.bandwidth
     by_flops = 4 * model.heads * model.dim * plan.row_tokens / bench.flops
     seconds = {n: bench.timed(bench.replayed(each)) for n, each in paged.items()}
     fastest = min(seconds, key=lambda n: seconds[n])
@@ -76,7 +77,8 @@ def attention(bench: Bench, number: int) -> dict[str, Any]:
         "paged_splits": fastest,
         "sdpa_us": 1e6 * torch_seconds,
         "sdpa_backend": backend,
-        "plan_us": 1e6 * plan_seconds,
+        "compulsory_bytes": needed,
+        "forest_bytes": moved.forest,
         "bytes_gain": moved.gain,
         "times_paged": forest_seconds / seconds[fastest],
         "share_of_ceiling": max(by_bytes, by_flops) / forest_seconds,

@@ -51,7 +51,8 @@ REHEARSAL = (
 class Part:
     """Something that is measured by itself: `function` of `module`, called with a Bench and the arguments.
 
-    seconds: what it may take, compilation included.
+    seconds: what it may take, compilation included. quiet: what it finds is the host's time, so nothing else
+    is to run meanwhile.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Part:
     function: str
     arguments: tuple[int | str, ...] = ()
     seconds: float = 60.0
+    quiet: bool = False
 
 
 def workloads(rehearse: bool) -> tuple[Workload, ...]:
@@ -75,21 +77,22 @@ def parts(rehearse: bool) -> tuple[Part, ...]:
     ]
     chosen = "benchmarks.gpu.selection"
     engine = "benchmarks.gpu.engine"
+    compiled = Part("engine, compile=layers", engine, "end_to_end", ("layers",), 180, quiet=True)
     found = (
         Part("environment", "benchmarks.gpu.environment", "environment"),
         Part(CEILINGS, "benchmarks.gpu.bench", "ceilings"),
         Part("block moves", "benchmarks.gpu.moves", "block_moves"),
-        Part("plan", "benchmarks.gpu.tables", "compiled_plan", (), 90),
+        Part("plan", "benchmarks.gpu.tables", "plans", (), 90, quiet=True),
         *attention,
-        Part("selection", chosen, "selection"),
-        Part("transfers", chosen, "transfers"),
+        Part("selection", chosen, "selection", quiet=True),
+        Part("transfers", chosen, "transfers", quiet=True),
         Part("row selection", chosen, "row_selection"),
         Part("draws", chosen, "draws"),
         Part("noise", chosen, "noise"),
-        Part("engine", engine, "end_to_end", ("none",), 150),
+        Part("engine", engine, "end_to_end", ("none",), 150, quiet=True),
         Part("engine, exact", engine, "exact", (), 150),
         Part("mixed step", chosen, "mixed_step"),
-        *([] if rehearse else [Part("engine, compile=layers", engine, "end_to_end", ("layers",), 180)]),
+        *([] if rehearse else [compiled]),
         Part("mixed step against the CPU", chosen, "mixed_step_on_cpu", (), 180),
     )
     return tuple(replace(part, seconds=3600.0) for part in found) if rehearse else found

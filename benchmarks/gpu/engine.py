@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import structlog.testing
@@ -19,11 +21,20 @@ from transformers import (
 )
 
 from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.idle import idle_of
 from forkdecode import LLM, Beam, DecodeResult
 from forkdecode.config import Compile
+from forkdecode.model.graphed import GraphedDecoder
 
-FELL_BACK = ("kernels_off", "graphs_off")
-"""What the engine logs when it computes in a slower way than it was asked to."""
+FELL_BACK = ("kernels_off", "graphs_off", "graphs_dropped")
+"""What the engine logs when it computes in a slower way than it was asked to: attention by torch's products
+over gathered keys and values, or steps launched kernel by kernel."""
+TOLD = (*FELL_BACK, "graphs_differ_in_last_bits", "swap_in_pieces", "swap_not_page_locked")
+"""All that it logs of a GPU's ways."""
+PROFILED_TOKENS = 24
+"""Of a run under the profiler, which keeps a record of each kernel."""
+STEP_OF_8B = 2 * 8e9
+"""Bytes: the weights of a model of 8B, 2 bytes each, which its shortest step reads once."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +54,13 @@ class Case:
     def tokens(self) -> int:
         return self.prompts * self.width * self.new_tokens
 
+    @property
+    def blocks(self) -> int:
+        """Of 16 tokens, twice what the beams need at most. Said to the engine, which would otherwise take
+        what is free of the GPU, and transformers shares it."""
+        own = self.width * (self.new_tokens // 16 + 2)
+        return 2 * self.prompts * (self.prompt_len // 16 + 1 + own)
+
     def prompt_ids(self) -> np.ndarray:
         """[prompts, prompt_len]."""
         rng = np.random.default_rng(0)
@@ -58,11 +76,24 @@ class Case:
 
 @dataclass(frozen=True)
 class Run:
-    """seconds: of the second of two runs. fell_back: what the engine logged of it."""
+    """seconds: of the second of two runs. told: what the engine logged of the GPU. first: seconds of a run
+    of one token, which is the prompts' work. start, captures: seconds until the engine was ready, and of
+    these for captured graphs. idle: microseconds a step in which the GPU waits for the host, None where that
+    was not measured, and `lost` says why."""
 
     seconds: float
     results: tuple[DecodeResult, ...]
-    fell_back: tuple[dict[str, Any], ...]
+    told: tuple[dict[str, Any], ...]
+    first: float = 0.0
+    start: float = 0.0
+    captures: float = 0.0
+    idle: float | None = None
+    lost: str | None = None
+
+    @property
+    def fell_back(self) -> tuple[dict[str, Any], ...]:
+        """Of what it logged, what makes it slower."""
+        return tuple(event for event in self.told if event["event"] in FELL_BACK)
 
     @property
     def scores(self) -> np.ndarray:
@@ -113,16 +144,17 @@ def exact(bench: Bench) -> dict[str, Any]:
         ours = decoded(work, bench.device)
         _, _, theirs = generated(work, bench.device)
         same = int((ours.tokens == theirs).all(1).sum())
-        found[name] = {"same": same, "of": work.prompts, "fell_back": ours.fell_back}
+        found[name] = {"same": same, "of": work.prompts, "fell_back": ours.fell_back, "told": ours.told}
     return found | {"ok": all(f["same"] == f["of"] and not f["fell_back"] for f in found.values())}
 
 
 def end_to_end(bench: Bench, compiles: Compile) -> dict[str, Any]:
-    """Tokens a second of both, the second of two runs each. In bfloat16 beams part where scores are close, so
+    """Tokens a second of both, prompts included, the second of two runs each; and a step of ours, prompts
+    left out. In bfloat16 beams part where scores are close, so
     it is not tokens that are compared: the scores that ours have must be those that transformers' plain
     forward gives the same tokens."""
     work = case(bench)
-    ours = decoded(work, bench.device, compiles)
+    ours = decoded(work, bench.device, compiles, profiled=not bench.rehearse)
     theirs, their_scores, _ = generated(work, bench.device)
     gap = float(np.abs(ours.scores - rescored(work, bench.device, ours.tokens)).max())
     return {
@@ -133,24 +165,69 @@ def end_to_end(bench: Bench, compiles: Compile) -> dict[str, Any]:
         "tokens_per_second": work.tokens / ours.seconds,
         "transformers_tokens_per_second": work.tokens / theirs,
         "ratio": theirs / ours.seconds,
-        "step_ms": 1000 * ours.seconds / work.new_tokens,
+        "prefill_ms": 1000 * ours.first,
+        "step_ms": 1000 * (ours.seconds - ours.first) / (work.new_tokens - 1),
+        "start_s": ours.start,
+        "captures_s": ours.captures,
+        "idle_us": ours.idle,
+        "idle_lost": ours.lost,
+        "idle_share_of_8b_step": None
+        if ours.idle is None
+        else 1e-6 * ours.idle * bench.bandwidth / STEP_OF_8B,
         "score_gap": gap,
         "best_score_ours": float(ours.scores.mean()),
         "best_score_transformers": float(their_scores.mean()),
         "fell_back": ours.fell_back,
+        "told": ours.told,
         "ok": gap < 0.05 and not ours.fell_back,
     }
 
 
-def decoded(work: Case, device: torch.device, compiles: Compile = "none") -> Run:
+def decoded(work: Case, device: torch.device, compiles: Compile = "none", *, profiled: bool = False) -> Run:
     """By the engine. An engine that fell back computes the same, so its log is read."""
-    prompts, strategy = [p.tolist() for p in work.prompt_ids()], Beam(width=work.width)
-    with (
-        structlog.testing.capture_logs() as told,
-        LLM(work.model(device), device=str(device), prefix_cache=False, compile=compiles) as llm,
-    ):
-        seconds, results = _second(lambda: llm.decode(prompts, strategy, max_tokens=work.new_tokens))
-    return Run(seconds, tuple(results), tuple(dict(e) for e in told if e["event"] in FELL_BACK))
+    prompts, strategy, model = (
+        [p.tolist() for p in work.prompt_ids()],
+        Beam(width=work.width),
+        work.model(device),
+    )
+    with structlog.testing.capture_logs() as log, timed_captures() as captures:
+        begin = time.perf_counter()
+        with LLM(
+            model, device=str(device), prefix_cache=False, compile=compiles, num_blocks=work.blocks
+        ) as llm:
+            start = time.perf_counter() - begin
+
+            def run(tokens: int) -> tuple[DecodeResult, ...]:
+                return tuple(llm.decode(prompts, strategy, max_tokens=tokens))
+
+            seconds, results = _second(lambda: run(work.new_tokens))
+            first, _ = _second(lambda: run(1))
+            idle, lost = _idle(lambda: run(PROFILED_TOKENS)) if profiled else (None, None)
+    told = tuple(dict(event) for event in log if event["event"] in TOLD)
+    return Run(seconds, results, told, first, start, sum(captures), idle, lost)
+
+
+def _idle(run: Callable[[], object]) -> tuple[float | None, str | None]:
+    """Microseconds, or why there are none: a profiler that does not work costs nothing else."""
+    try:
+        found = idle_of(run)
+    except Exception as error:
+        return None, f"{type(error).__name__}: {error}"
+    return found, "the profiler saw no steps" if found is None else None
+
+
+@contextmanager
+def timed_captures() -> Iterator[list[float]]:
+    """Within, the seconds of each warm-up of graphs are added to what it gives."""
+    plain, seconds = GraphedDecoder.warm_up, []
+
+    def warm_up(graphed: GraphedDecoder, *arguments: Any) -> None:
+        begin = time.perf_counter()
+        plain(graphed, *arguments)
+        seconds.append(time.perf_counter() - begin)
+
+    with mock.patch.object(GraphedDecoder, "warm_up", warm_up):
+        yield seconds
 
 
 @torch.inference_mode()

@@ -89,8 +89,8 @@ class Worker:
 
 @dataclass
 class Workers:
-    """Processes for parts. alone: one for each part; the next one imports while a part runs. Otherwise one
-    runs on until it is lost."""
+    """Processes for parts. alone: one for each part; the next one imports while a part runs that is not to
+    be quiet. Otherwise one runs on until it is lost."""
 
     command: Sequence[str]
     environment: Mapping[str, str]
@@ -98,12 +98,12 @@ class Workers:
     _ready: Worker | None = None
     _next: Worker | None = None
 
-    def take(self, seconds: float, more: bool) -> Worker:
-        """One that is ready. more: whether another will be wanted. Raises LostError."""
+    def take(self, seconds: float, ahead: bool) -> Worker:
+        """One that is ready. ahead: another will be wanted, and may import by now. Raises LostError."""
         if self._ready is None:
             self._ready, self._next = self._next or self._start(), None
             self._ready.hear(min(seconds, START_SECONDS))
-        if self.alone and more and self._next is None:
+        if self.alone and ahead and self._next is None:
             self._next = self._start()
         return self._ready
 
@@ -146,7 +146,7 @@ def _result(
         return {"ok": False, "error": "left out: the time was up"}
     lost = False
     try:
-        worker = workers.take(ends - time.monotonic(), more)
+        worker = workers.take(ends - time.monotonic(), ahead=more and not part.quiet)
         question = {"part": part.name, "limits": limits}
         return worker.ask(question, min(part.seconds, ends - time.monotonic()))
     except LostError as error:

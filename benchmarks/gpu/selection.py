@@ -136,9 +136,9 @@ def _as_specified(
 
 
 def transfers(bench: Bench) -> dict[str, Any]:
-    """One copy each way of what draws of 512 rows send and get: what a step waits for besides its kernels. As
-    a share of the shortest step of a model of 8B: all its weights read once, 2 bytes each. By the host's
-    clock, which stands still for it."""
+    """One copy each way of what draws of 512 rows send and get, which is a part of what a step waits for; the
+    engine's part measures all of it. As a share of the shortest step of a model of 8B: all its weights read
+    once, 2 bytes each. By the host's clock, which stands still for it."""
     arrays = [np.arange(512), np.arange(512), *(np.linspace(0, 1, 512) for _ in range(5))]
     back = to_host(to_device(arrays, bench.device))
     seconds = bench.waited(lambda: to_host(to_device(arrays, bench.device)[:5]))

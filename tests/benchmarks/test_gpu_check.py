@@ -6,6 +6,7 @@ import json
 import math
 import sys
 import time
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from benchmarks.gpu import parts as part_process
 from benchmarks.gpu.bench import allowed_error, within
 from benchmarks.gpu.cases import CEILINGS, FULL, Part, parts
 from benchmarks.gpu.goals import goal_table, goals, part_row
-from benchmarks.gpu.run import Workers, results
+from benchmarks.gpu.run import Worker, Workers, results
 from forkdecode_kernels.reference.paged_decode import paged_decode
 
 WORKER = """
@@ -57,6 +58,23 @@ class TestParts:
     def test_in_a_rehearsal_one_serves_all(self) -> None:
         found = found_of(named("a", "b", "c"), alone=False)
         assert len({what["pid"] for what in found.values()}) == 1
+
+    def test_while_one_is_quiet_the_next_does_not_import(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        told: list[str] = []
+        start, ask = Workers._start, Worker.ask
+
+        def started(workers: Workers) -> Worker:
+            told.append("start")
+            return start(workers)
+
+        def asked(worker: Worker, question: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+            told.append(question["part"])
+            return ask(worker, question, seconds)
+
+        monkeypatch.setattr(Workers, "_start", started)
+        monkeypatch.setattr(Worker, "ask", asked)
+        found_of([*named("a"), Part("quiet", "", "", quiet=True), *named("b")])
+        assert told == ["start", "start", "a", "quiet", "start", "b"]
 
     @pytest.mark.parametrize("alone", [True, False])
     def test_what_fails_costs_itself_alone(self, alone: bool) -> None:
@@ -130,7 +148,7 @@ class TestGoals:
         found: dict[str, dict[str, Any]] = {
             f"attention, {work.name}": {"share_of_ceiling": 0.75, "times_paged": 1.04} for work in FULL
         }
-        return found | {"selection": {"times_one_read": 1.9}, "transfers": {"share_of_8b_step": 0.01}}
+        return found | {"selection": {"times_one_read": 1.9}, "engine": {"idle_share_of_8b_step": 0.01}}
 
     def judged(self, found: dict[str, dict[str, Any]]) -> list[bool]:
         return [goal.passed for goal in goals(found, {work.name: work.judged for work in FULL})]
@@ -146,7 +164,7 @@ class TestGoals:
             ("attention, beam 512 on 2,048", "share_of_ceiling", 0.69),
             ("attention, 64 rows of 2,048, nothing shared", "times_paged", 1.06),
             ("selection", "times_one_read", 2.1),
-            ("transfers", "share_of_8b_step", 0.06),
+            ("engine", "idle_share_of_8b_step", 0.06),
         ],
     )
     def test_are_missed_by_what_is_worse_not_known_or_missing(
