@@ -1,6 +1,9 @@
 """Correctness, then speed, of every GPU kernel: to be run where there is a GPU, in five minutes.
 
+    python -m benchmarks.gpu_check --packages
     python -m benchmarks.gpu_check [--json gpu_check.json] [--only PART ...] [--rehearse]
+
+The first says within a second which packages are missing, and which parts would be left out for that.
 
 Compares each kernel with its reference, then times it against ceilings measured on the same GPU (a copy for
 bandwidth, a matrix product for compute); then the whole engine against transformers. Each part runs in a
@@ -29,6 +32,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "kernels")]
 
 from benchmarks.gpu.cases import Part, parts, workloads  # noqa: E402
 from benchmarks.gpu.goals import HEAD, goal_table, goals, part_row  # noqa: E402
+from benchmarks.gpu.packages import missing_for, packages_table  # noqa: E402
 from benchmarks.gpu.run import Workers, results  # noqa: E402
 
 WORKER = [sys.executable, "-m", "benchmarks.gpu.parts"]
@@ -43,11 +47,17 @@ def main(words: Sequence[str] | None = None, worker: Sequence[str] = WORKER) -> 
         "--only", nargs="+", metavar="PART", help="parts whose names begin so; the ceilings too"
     )
     parser.add_argument("--seconds", type=float, help="what has not begun by then is left out; 300 on a GPU")
+    parser.add_argument("--packages", action="store_true", help="say what is missing, and run nothing")
     args = parser.parse_args(words)
     chosen = selected(parts(args.rehearse), args.only)
+    if args.packages:
+        print(packages_table(chosen))
+        return 1 if missing_for(chosen) else 0
     options = ["--rehearse"] if args.rehearse else []
     workers = Workers([*worker, *options], environment(), alone=not args.rehearse)
     found: dict[str, dict[str, Any]] = {}
+    for name, lacking in missing_for(chosen).items():
+        print(f"{name} is not installed; left out: {'; '.join(lacking)}", file=sys.stderr, flush=True)
     print(HEAD, flush=True)
     seconds = args.seconds or (3600.0 if args.rehearse else 300.0)
     for part, what in results(chosen, workers, seconds):

@@ -2,47 +2,26 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import platform
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from benchmarks.gpu.bench import Bench
-
-NEEDED = {
-    "torch": "all",
-    "triton": "all",
-    "numpy": "all",
-    "numba": "all but block moves",
-    "platformdirs": "all but block moves",
-    "transformers": "the engine",
-    "structlog": "the engine",
-    "filelock": "the engine",
-    "psutil": "the engine",
-    "llguidance": "the engine",
-}
-"""Packages that parts of gpu_check import, and which parts."""
+from benchmarks.gpu.cases import parts
+from benchmarks.gpu.packages import ENGINE, installed, missing_for
 
 
 def environment(bench: Bench) -> dict[str, Any]:
     """What a machine has and lacks. Where it has no GPU that torch can use, `device` says why."""
-    missing = {name: parts for name, parts in NEEDED.items() if importlib.util.find_spec(name) is None}
+    missing = missing_for(parts(bench.rehearse))
     return {
         "python": platform.python_version(),
-        "versions": {name: _version(name) for name in NEEDED},
+        "versions": {name: installed(name) for name in ENGINE},
         "missing": missing,
         "cores": len(os.sched_getaffinity(0)),
         "ok": not missing,
         **_device(bench),
     }
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def _device(bench: Bench) -> dict[str, Any]:

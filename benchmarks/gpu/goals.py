@@ -88,7 +88,7 @@ def _environment(f: Found) -> Iterator[str]:
     yield str(f["device"])
     yield f"Python {f['python']}"
     yield from (f"{name} {f['versions'][name]}" for name in ("torch", "triton", "numpy", "numba"))
-    yield from (f"{name} is MISSING (for {parts})" for name, parts in f["missing"].items())
+    yield from (f"{name} is MISSING ({len(parts)} parts)" for name, parts in f["missing"].items())
 
 
 def _ceilings(f: Found) -> Iterator[str]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.gpu.cases import CEILINGS, Part
+from benchmarks.gpu.packages import missing
 
 START_SECONDS = 180.0
 """For a process to import what it needs."""
@@ -126,7 +127,8 @@ class Workers:
 
 def results(parts: Sequence[Part], workers: Workers, seconds: float) -> Iterator[tuple[Part, dict[str, Any]]]:
     """Each part and what it found, as soon as it has ended. A part that fails, takes longer than its time or
-    ends its process has an "error"; what is not begun within `seconds` is left out, and says so."""
+    ends its process has an "error"; what is not begun within `seconds`, or needs a package that is not there,
+    is left out, and says so."""
     ends = time.monotonic() + seconds
     limits: dict[str, float] = {}
     try:
@@ -142,6 +144,9 @@ def results(parts: Sequence[Part], workers: Workers, seconds: float) -> Iterator
 def _result(
     part: Part, workers: Workers, limits: Mapping[str, float], ends: float, *, more: bool
 ) -> dict[str, Any]:
+    lacking = missing(part)
+    if lacking:
+        return {"ok": False, "error": f"left out: {', '.join(lacking)} not installed"}
     if time.monotonic() >= ends:
         return {"ok": False, "error": "left out: the time was up"}
     lost = False

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from benchmarks import gpu_check
+from benchmarks.gpu import packages
 from benchmarks.gpu import parts as part_process
 from benchmarks.gpu.bench import allowed_error, within
 from benchmarks.gpu.cases import CEILINGS, FULL, Part, parts
@@ -141,6 +142,37 @@ class TestCommand:
                 assert spec is not None
                 assert spec.origin is not None
                 assert f"\ndef {part.function}(" in Path(spec.origin).read_text()
+
+
+class TestPackages:
+    @pytest.fixture
+    def without(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """platformdirs and llguidance."""
+        monkeypatch.setattr(
+            "importlib.util.find_spec",
+            lambda name: None if name in ("platformdirs", "llguidance") else find_spec("json"),
+        )
+
+    @pytest.mark.usefixtures("without")
+    def test_what_is_missing_is_said_with_the_parts_that_need_it(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert gpu_check.main(["--packages", "--only", "block", "selection", "engine,"]) == 1
+        told = capsys.readouterr().out
+        assert "| platformdirs | MISSING | selection; engine, exact; engine, compile=layers |" in told
+        assert "| llguidance | MISSING | engine, exact; engine, compile=layers |" in told
+        assert told.count("MISSING") == 2
+
+    @pytest.mark.usefixtures("without")
+    def test_what_needs_it_is_left_out_and_nothing_else(self) -> None:
+        steps = [Part(name, f"benchmarks.gpu.{name}", "") for name in ("moves", "attention", "engine")]
+        found = found_of(steps)
+        assert found["moves"]["ok"]
+        assert found["attention"]["error"] == "left out: platformdirs not installed"
+        assert found["engine"]["error"] == "left out: platformdirs, llguidance not installed"
+
+    def test_each_part_says_what_it_needs(self) -> None:
+        assert {part.module for rehearse in (False, True) for part in parts(rehearse)} == set(packages.NEEDED)
 
 
 class TestGoals:
