@@ -25,7 +25,7 @@ from forkdecode_kernels.triton.beam_topk_kernels import (
     tile_sums_kernel,
 )
 from forkdecode_kernels.triton.packed_order import EMPTY, dense_best
-from forkdecode_kernels.triton.tiles import power_of_two
+from forkdecode_kernels.triton.tiles import FUSED, power_of_two
 
 TILE = 4096
 BOUND_CHUNK = 16384
@@ -136,6 +136,7 @@ def _sums(
         tiles,
         TILE=tile,
         num_warps=tile_warps(tile, SUMS_WARPS),
+        **FUSED,
     )
     row_sums_kernel[(m,)](
         best,
@@ -147,6 +148,7 @@ def _sums(
         tiles,
         NORMALIZED=normalized,
         BLOCK=power_of_two(tiles),
+        **FUSED,
     )
     return scores, shift, valid
 
@@ -174,6 +176,7 @@ def _collected(
         BITS=BOUND_BITS,
         CHUNK=chunk,
         num_warps=16 if chunk >= 4096 else 4,
+        **FUSED,
     )
     collect_kernel[scores.shape](
         logits,
@@ -192,6 +195,7 @@ def _collected(
         room,
         TILE=tile,
         num_warps=tile_warps(tile, COLLECT_WARPS),
+        **FUSED,
     )
     return found, lists
 

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from forkdecode_kernels.triton.tiles import power_of_two
+from forkdecode_kernels.triton.tiles import FUSED, power_of_two
 
 ELEMENTS = 4096
 """Elements that a program moves."""
@@ -75,4 +75,5 @@ def copy_blocks(source: torch.Tensor, target: torch.Tensor, pairs: torch.Tensor,
         SLICES=slices,
         CHUNK=chunk,
         num_warps=4,
+        **FUSED,
     )

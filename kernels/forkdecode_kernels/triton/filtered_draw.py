@@ -9,7 +9,7 @@ import triton
 
 from forkdecode_kernels.triton.device import at_most
 from forkdecode_kernels.triton.draw_kernels import distribution_kernel, draw_kernel, filter_rows_kernel
-from forkdecode_kernels.triton.tiles import power_of_two
+from forkdecode_kernels.triton.tiles import FUSED, power_of_two
 
 CHUNK = 4096
 FILTER_WARPS = 8
@@ -88,6 +88,7 @@ def filtered_draw(
         CHUNK=chunk,
         num_warps=FILTER_WARPS,
         **at_most(FILTER_REGISTERS, device),
+        **FUSED,
     )
     if children:
         draw_kernel[(children,)](
@@ -111,6 +112,7 @@ def filtered_draw(
             CHUNK=chunk,
             CHUNKS=power_of_two(chunks),
             num_warps=8,
+            **FUSED,
         )
     dense = None
     if distribution:
@@ -131,5 +133,6 @@ def filtered_draw(
             *shape,
             CHUNK=chunk,
             num_warps=8,
+            **FUSED,
         )
     return DeviceDraws(tokens, logprobs, torch.where(status == 2, -torch.inf, logsumexp), status, dense)

@@ -8,7 +8,7 @@ import triton.language as tl
 
 from forkdecode_kernels.triton.beam_topk import SUMS_WARPS, TILE, tile_warps
 from forkdecode_kernels.triton.beam_topk_kernels import tile_sums_kernel
-from forkdecode_kernels.triton.tiles import power_of_two
+from forkdecode_kernels.triton.tiles import FUSED, power_of_two
 
 WORDS = 256
 """Words of 32 bits that a program masks by."""
@@ -97,8 +97,8 @@ def row_logsumexp(logits: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     if m:
         warps = tile_warps(TILE, SUMS_WARPS)
         shape = (vocab, logits.stride(0), tiles)
-        tile_sums_kernel[(m, tiles)](logits, rows, best, sums, *shape, TILE=TILE, num_warps=warps)
-        logsumexp_kernel[(m,)](best, sums, found, tiles, BLOCK=power_of_two(tiles))
+        tile_sums_kernel[(m, tiles)](logits, rows, best, sums, *shape, TILE=TILE, num_warps=warps, **FUSED)
+        logsumexp_kernel[(m,)](best, sums, found, tiles, BLOCK=power_of_two(tiles), **FUSED)
     return found
 
 
@@ -119,6 +119,7 @@ def float_rows(
             LOG_SOFTMAX=log_softmax,
             TILE=TILE,
             num_warps=tile_warps(TILE, SUMS_WARPS),
+            **FUSED,
         )
 
 
@@ -130,7 +131,15 @@ def keep_bits(values: torch.Tensor, rows: torch.Tensor, words: torch.Tensor) -> 
     count, num_words = words.shape
     if count:
         keep_bits_kernel[(count, triton.cdiv(num_words, WORDS))](
-            values, rows, words, values.shape[1], values.stride(0), num_words, WORDS=WORDS, num_warps=8
+            values,
+            rows,
+            words,
+            values.shape[1],
+            values.stride(0),
+            num_words,
+            WORDS=WORDS,
+            num_warps=8,
+            **FUSED,
         )
 
 
@@ -138,5 +147,5 @@ def bits_of_lists(tokens: torch.Tensor, start: torch.Tensor, stop: torch.Tensor,
     """words [n, ceil(V / 32)] int32 with the bits of tokens[start[i] : stop[i]] set; all int32."""
     words = torch.zeros(len(start), triton.cdiv(vocab, 32), dtype=torch.int32, device=tokens.device)
     if len(start):
-        set_bits_kernel[(len(start),)](tokens, start, stop, words, words.shape[1], ENTRIES=ENTRIES)
+        set_bits_kernel[(len(start),)](tokens, start, stop, words, words.shape[1], ENTRIES=ENTRIES, **FUSED)
     return words

@@ -12,7 +12,7 @@ from forkdecode_kernels.triton.device import family
 from forkdecode_kernels.triton.numerics import INTERPRETED, narrowed
 from forkdecode_kernels.triton.tiles import (
     attention_tiles,
-    merge_shape,
+    merge_launch,
     padded_dim,
     power_of_two,
     share_heads,
@@ -255,7 +255,7 @@ def node_attention(
             **tile.launch(score_options=nodes.causal or window is not None or softcap is not None),
         )
     if len(nodes.merged):
-        merged, warps = merge_shape(group, dim)
+        merged, options = merge_launch(group, dim)
         merge_parts_kernel[(len(nodes.merged), num_kv_heads * triton.cdiv(group, merged))](
             values,
             lse,
@@ -270,6 +270,6 @@ def node_attention(
             **common,
             SHARE=merged,
             BLOCK_G=power_of_two(merged),
-            num_warps=warps,
+            **options,
         )
     return out

@@ -12,7 +12,7 @@ from forkdecode_kernels.triton.node_attention import merge_parts_kernel
 from forkdecode_kernels.triton.numerics import INTERPRETED, narrowed
 from forkdecode_kernels.triton.tiles import (
     attention_tiles,
-    merge_shape,
+    merge_launch,
     padded_dim,
     power_of_two,
     share_heads,
@@ -179,7 +179,7 @@ def paged_decode(
     )
     if splits > 1:
         parts = torch.arange(num_parts + 1, dtype=torch.int32, device=device)
-        merged, warps = merge_shape(group, dim)
+        merged, options = merge_launch(group, dim)
         merge_parts_kernel[(rows, num_kv_heads * triton.cdiv(group, merged))](
             values,
             lse,
@@ -194,6 +194,6 @@ def paged_decode(
             **common,
             SHARE=merged,
             BLOCK_G=power_of_two(merged),
-            num_warps=warps,
+            **options,
         )
     return out

@@ -8,6 +8,7 @@ import triton.language as tl
 
 from forkdecode_kernels.reference.random import GUMBEL_STREAM
 from forkdecode_kernels.triton.philox import philox
+from forkdecode_kernels.triton.tiles import FUSED
 
 TILE = 1024
 
@@ -53,5 +54,6 @@ def noisy(logprobs: torch.Tensor, lineage: torch.Tensor, position: torch.Tensor)
         logprobs.stride(0),
         STREAM=GUMBEL_STREAM,
         TILE=TILE,
+        **FUSED,
     )
     return out

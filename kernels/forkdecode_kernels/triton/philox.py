@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from forkdecode_kernels.reference.random import GUMBEL_STREAM, UNIFORM_STREAM
+from forkdecode_kernels.triton.tiles import FUSED
 
 BLOCK = 128
 
@@ -76,7 +77,7 @@ def uniforms(lineage: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
     out = torch.empty(lineage.shape, dtype=torch.float64, device=lineage.device)
     count = len(lineage)
     uniforms_kernel[(triton.cdiv(count, BLOCK),)](
-        lineage, position, out, count, STREAM=UNIFORM_STREAM, BLOCK=BLOCK
+        lineage, position, out, count, STREAM=UNIFORM_STREAM, BLOCK=BLOCK, **FUSED
     )
     return out
 
@@ -87,6 +88,6 @@ def gumbels(lineage: torch.Tensor, position: torch.Tensor, tokens: torch.Tensor)
     out = torch.empty(tokens.shape, dtype=torch.float64, device=lineage.device)
     count = tokens.numel()
     gumbels_kernel[(triton.cdiv(count, BLOCK),)](
-        lineage, position, tokens, out, count, tokens.shape[1], STREAM=GUMBEL_STREAM, BLOCK=BLOCK
+        lineage, position, tokens, out, count, tokens.shape[1], STREAM=GUMBEL_STREAM, BLOCK=BLOCK, **FUSED
     )
     return out

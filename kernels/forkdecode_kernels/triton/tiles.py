@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+FUSED = {"enable_fp_fusion": True}
+"""Of every launch: a product and a sum may be one rounding. Triton 3.10 has it off unless it is asked for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tile:
@@ -25,7 +28,7 @@ class Tile:
     def launch(self, *, score_options: bool) -> dict[str, int]:
         """As Triton's options."""
         most = self.registers[score_options]
-        options = {"num_warps": self.num_warps, "num_stages": self.num_stages}
+        options = {"num_warps": self.num_warps, "num_stages": self.num_stages} | FUSED
         return options if most is None else options | {"maxnreg": most}
 
 
@@ -119,6 +122,12 @@ def merge_shape(group: int, head_dim: int) -> tuple[int, int]:
     thread holds 8 numbers of a usual model's, 16 at most."""
     share = _equal_share(group, 4096 // padded_dim(head_dim))
     return share, max(2, min(8, power_of_two(share) * padded_dim(head_dim) // 512))
+
+
+def merge_launch(group: int, head_dim: int) -> tuple[int, dict[str, int]]:
+    """The same with the warps as Triton's options."""
+    share, warps = merge_shape(group, head_dim)
+    return share, {"num_warps": warps} | FUSED
 
 
 def _equal_share(count: int, most: int) -> int:

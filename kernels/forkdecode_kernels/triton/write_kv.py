@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from forkdecode_kernels.triton.tiles import power_of_two
+from forkdecode_kernels.triton.tiles import FUSED, power_of_two
 
 
 @triton.jit
@@ -75,4 +75,5 @@ def write_kv(kv: torch.Tensor, key: torch.Tensor, value: torch.Tensor, slots: to
         PADDED_DIM=padded,
         BLOCK_SIZE=kv.shape[3],
         num_warps=2,
+        **FUSED,
     )

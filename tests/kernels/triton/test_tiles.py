@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import pytest
 
 from forkdecode_kernels.node_attention import HEAD_DIMS
+from forkdecode_kernels.triton import tiles
 from forkdecode_kernels.triton.tiles import (
     Family,
     Tile,
     attention_tiles,
+    merge_launch,
     merge_shape,
     padded_dim,
     share_heads,
@@ -67,6 +72,23 @@ def test_only_nvidias_compiler_is_told_registers(family: Family) -> None:
 
 
 def test_a_tile_is_launched_as_it_says() -> None:
-    shape = {"num_warps": 8, "num_stages": 2}
+    shape = {"num_warps": 8, "num_stages": 2, "enable_fp_fusion": True}
     assert Tile(64, 32, 8, 2, (None, 255)).launch(score_options=False) == shape
     assert Tile(64, 32, 8, 2, (None, 255)).launch(score_options=True) == shape | {"maxnreg": 255}
+
+
+def test_every_launch_says_that_products_and_sums_may_be_fused() -> None:
+    """What is left to Triton's default depends on its version. By the source: a launch that says nothing
+    computes the same in the interpreter."""
+    launches, silent = 0, []
+    for path in sorted(Path(tiles.__file__).parent.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript):
+                said = {ast.unparse(k.value).partition("(")[0] for k in node.keywords if k.arg is None}
+                if ast.unparse(node.func.value).endswith("_kernel"):
+                    launches += 1
+                    if not said & {"FUSED", "tile.launch", "options"}:
+                        silent.append(f"{path.name}:{node.lineno}")
+    assert launches >= 21
+    assert not silent
+    assert merge_launch(4, 128)[1]["enable_fp_fusion"]
