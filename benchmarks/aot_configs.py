@@ -28,11 +28,11 @@ def selection_configs() -> Iterator[Config]:
     """Beam selection, draws and random numbers, for up to 262,144 tokens."""
     readers = _topk_readers(beam_topk.TILE, beam_topk.SUMS_WARPS, beam_topk.COLLECT_WARPS)
     yield from _of_logits("beam_topk", readers, odd=True)
-    yield from _between("beam_topk", VOCAB // beam_topk.TILE, beam_topk.BOUND_CHUNK, 16)
+    yield from _between("beam_topk", VOCAB // beam_topk.TILE, *beam_topk.BOUND_SHAPES[1])
     warps = (beam_topk.tile_warps(ROW_TILE, most) for most in (beam_topk.SUMS_WARPS, beam_topk.COLLECT_WARPS))
     yield from _of_logits("row_topk", _topk_readers(ROW_TILE, *warps), odd=True)
     rows = VOCAB // ROW_TILE
-    yield from _between("row_topk", rows, rows, 4)
+    yield from _between("row_topk", rows, *beam_topk.BOUND_SHAPES[0])
     yield from _of_logits("draw", _draw_readers(filtered_draw.CHUNK), odd=True)
     yield Config(
         "uniforms",

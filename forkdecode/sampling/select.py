@@ -34,6 +34,7 @@ from forkdecode.step import (
     SelectionResult,
     TopK,
 )
+from forkdecode_kernels import topk
 
 _CPU = torch.device("cpu")
 Choice = TypeVar("Choice", Draw, TopK, RowTopK, Gather, GumbelTopK)
@@ -128,16 +129,18 @@ def warm_up(
     The first time on a machine this compiles, for some ten seconds; then it loads from a cache. Raises
     RuntimeError where a selection fails.
     """
+    if device.type == "cuda":
+        topk.warm_up(device, vocab)
     nothing = np.empty(0, np.int64)
     draw = Draw(np.zeros(2, np.int32), np.arange(2, dtype=np.uint64), 0, temperature=0.5, top_p=0.5)
-    topk = TopK(2, np.zeros(2, np.float32), 1)
-    by_row = RowTopK(2, topk.base)
+    beams = TopK(2, np.zeros(2, np.float32), 1)
+    by_row = RowTopK(2, beams.base)
     zeros = np.zeros(2, np.float64)
     perturbed = GumbelTopK(2, zeros, zeros, draw.lineage, 0, top_p=0.5)
     for dtype in dtypes:
         asked = [
             SelectionRequest(0, 0, 2, choice, ProcessorSpec(), nothing, None, 0, num_logprobs)
-            for choice in (draw, topk, by_row, perturbed)
+            for choice in (draw, beams, by_row, perturbed)
             for num_logprobs in (None, 1)
         ]
         ways = [replace(asked[2], allowed=Ready(allowed)) for allowed in _every_form(2, vocab)]

@@ -173,6 +173,13 @@ def groups_call(
     return result
 
 
+def warm_up(device: torch.device, vocab: int) -> None:
+    """Has ready on a GPU what beams of any width take besides what those of two rows do."""
+    from forkdecode_kernels.triton import beam_topk as fast
+
+    fast.warm_up(device, vocab)
+
+
 def _check(logits: torch.Tensor, groups: RowGroups, base: NDArray[np.float32]) -> None:
     if logits.dim() != 2 or logits.shape[1] == 0:
         raise ValueError(f"logits must be [M, V], not {tuple(logits.shape)}")

@@ -28,7 +28,9 @@ from forkdecode_kernels.triton.packed_order import EMPTY, dense_best
 from forkdecode_kernels.triton.tiles import FUSED, power_of_two
 
 TILE = 4096
-BOUND_CHUNK = 16384
+BOUND_SHAPES = ((1024, 4), (16384, 16))
+"""Tiles that a pass of the bound's search takes at a time, and warps: the first shape for groups that it
+holds whole. Two, so that both can be compiled before a request waits for one."""
 BOUND_BITS = 20
 """The bound is found to this many leading bits, downwards: 2^-11 of it, for fewer passes."""
 SUMS_WARPS, COLLECT_WARPS = 4, 8
@@ -167,17 +169,7 @@ def _collected(
     bound = torch.empty(num_groups, dtype=torch.int32, device=logits.device)
     found = torch.zeros(num_groups, dtype=torch.int32, device=logits.device)
     lists = torch.full((num_groups, room), EMPTY, dtype=torch.int64, device=logits.device)
-    chunk = min(BOUND_CHUNK, power_of_two(largest))
-    bound_kernel[(num_groups,)](
-        scores,
-        inputs.groups,
-        bound,
-        tiles,
-        BITS=BOUND_BITS,
-        CHUNK=chunk,
-        num_warps=16 if chunk >= 4096 else 4,
-        **FUSED,
-    )
+    _find_bounds(scores, inputs.groups, bound, tiles, BOUND_SHAPES[largest > BOUND_SHAPES[0][0]])
     collect_kernel[scores.shape](
         logits,
         inputs.rows,
@@ -198,6 +190,26 @@ def _collected(
         **FUSED,
     )
     return found, lists
+
+
+def _find_bounds(
+    scores: torch.Tensor, groups: torch.Tensor, bound: torch.Tensor, tiles: int, shape: tuple[int, int]
+) -> None:
+    chunk, warps = shape
+    bound_kernel[(len(groups),)](
+        scores, groups, bound, tiles, BITS=BOUND_BITS, CHUNK=chunk, num_warps=warps, **FUSED
+    )
+
+
+def warm_up(device: torch.device, vocab: int, tile: int = TILE) -> None:
+    """Has ready what groups of any width take. A selection of few rows compiles all else."""
+    tiles = triton.cdiv(vocab, tile)
+    scores = torch.zeros(tiles, dtype=torch.float32, device=device)
+    groups = torch.ones(1, 3, dtype=torch.int32, device=device)
+    groups[:, 0] = 0  # the first row, of one, for its best
+    bound = torch.empty(1, dtype=torch.int32, device=device)
+    for shape in BOUND_SHAPES:
+        _find_bounds(scores, groups, bound, tiles, shape)
 
 
 def _fill(

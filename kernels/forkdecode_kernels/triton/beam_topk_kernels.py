@@ -68,9 +68,9 @@ def bound_kernel(score_ptr, groups_ptr, bound_ptr, num_tiles, BITS: tl.constexpr
     size = tl.load(groups_ptr + 3 * g + 1) * num_tiles
     k = tl.load(groups_ptr + 3 * g + 2)
     low = tl.full([], -2147483648, tl.int32)
-    for b in tl.static_range(BITS):
+    for b in range(BITS):
         # From unsigned bits to signed keys: the first bit is the sign, turned round.
-        trial = low ^ -2147483648 if b == 0 else low | (1 << (31 - b))
+        trial = low ^ (tl.full([], 1, tl.int32) << (31 - b))
         reached = tl.zeros([], tl.int32)
         for n in range(0, size, CHUNK):
             lane = n + tl.arange(0, CHUNK)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -197,9 +198,9 @@ class MostTilesByTorch:
     def __getitem__(self, grid: tuple[int, int]) -> Callable[..., None]:
         rows, real = grid[0], 32
 
-        def launch(*arrays: Any, TILE: int, num_warps: int) -> None:
+        def launch(*arrays: Any, TILE: int, num_warps: int, **options: bool) -> None:
             logits, _, best, sums = arrays[:4]
-            tile_sums_kernel[(rows, real)](*arrays, TILE=TILE, num_warps=num_warps)
+            tile_sums_kernel[(rows, real)](*arrays, TILE=TILE, num_warps=num_warps, **options)
             values = logits.view(rows, -1, TILE)[:, real:]
             best[:, real:] = values.amax(2)
             sums[:, real:] = (values - best[:, real:, None]).exp().sum(2)
@@ -221,3 +222,61 @@ def test_the_largest_k_of_the_largest_vocabulary_by_a_bound(monkeypatch: pytest.
     assert not rows.any()
     np.testing.assert_array_equal(scores, logprobs)
     np.testing.assert_allclose(scores, exact[order].numpy(), rtol=0, atol=2e-6)
+
+
+class Launches:
+    """Which variants of a kernel are launched; it does nothing."""
+
+    def __init__(self) -> None:
+        self.variants: set[tuple[int, int, int]] = set()
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        def launch(*arguments: Any, CHUNK: int, num_warps: int, **options: Any) -> None:
+            self.variants.add((arguments[3], CHUNK, num_warps))
+
+        return launch
+
+
+WIDTHS = (1, 2, 8, 27, 32, 64, 512, 2048)
+
+
+def ignored(*_: Any, **__: Any) -> None:
+    """A launch of what is not looked at."""
+
+
+@pytest.mark.parametrize("vocab", [257, 151_936])
+def test_no_width_of_a_beam_launches_what_was_not_warmed_up(
+    vocab: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would be compiled while requests wait."""
+    warm, seen = Launches(), Launches()
+    monkeypatch.setattr(kernels, "bound_kernel", warm)
+    kernels.warm_up(torch.device("cpu"), vocab)
+    monkeypatch.setattr(kernels, "bound_kernel", seen)
+    monkeypatch.setattr(
+        kernels, "collect_kernel", {(width, -(-vocab // kernels.TILE)): ignored for width in WIDTHS}
+    )
+    tiles = -(-vocab // kernels.TILE)
+    inputs: Any = SimpleNamespace(logits=torch.empty(1, vocab), groups=torch.zeros(1, 3, dtype=torch.int32))
+    inputs.rows = inputs.owner = inputs.base = torch.zeros(1)
+    for width in WIDTHS:
+        scores = torch.empty(width, tiles)
+        kernels._collected(inputs, scores, scores, width * tiles, tiles, kernels.TILE, 4096)
+    assert len(seen.variants) == 2
+    assert seen.variants <= warm.variants
+
+
+def test_the_bound_is_the_same_by_either_shape() -> None:
+    """3,000 tiles in groups, the largest of 2,500, taken 1,024 and 16,384 at a time."""
+    scores = torch.randn(3000, generator=torch.Generator().manual_seed(1)).round(decimals=2)
+    groups = torch.tensor([[0, 2500, 1000], [2500, 400, 1], [2900, 100, 100]], dtype=torch.int32)
+    found = []
+    for shape in kernels.BOUND_SHAPES:
+        found.append(torch.empty(3, dtype=torch.int32))
+        kernels._find_bounds(scores, groups, found[-1], 1, shape)
+    assert torch.equal(*found)
+    keys = scores.view(torch.int32)
+    keys = torch.where(keys >= 0, keys, keys ^ 0x7FFFFFFF)
+    for (first, count, k), bound in zip(groups.tolist(), found[0].tolist(), strict=True):
+        kth = int(keys[first : first + count].sort(descending=True).values[k - 1])
+        assert bound <= kth < bound + (1 << (32 - kernels.BOUND_BITS))
