@@ -62,7 +62,7 @@ def test_token_ids_are_taken_as_they_are() -> None:
         ([-1], "-1 is not a token id"),
         ([1.0], r"1\.0 is not a token id"),
         ([True], "True is not a token id"),
-        (["a"], "'a' is not a token id"),
+        (["a"], "is a list of prompts; allowed: one"),
         (b"bytes", "bytes is not a prompt"),
         (7, "int is not a prompt"),
         (None, "NoneType is not a prompt"),
