@@ -123,6 +123,8 @@ def forget_locals(error: BaseException) -> None:
     """The callers of the groups that fail get the error, and may keep it. Its frames must not keep the step's
     tensors, for want of whose memory it may have been raised."""
     link: BaseException | None = error
-    while link is not None:
+    seen = set[int]()  # an error may be its own cause: `raise error from error`
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
         traceback.clear_frames(link.__traceback__)
         link = link.__cause__ or link.__context__

@@ -65,7 +65,10 @@ def _num_blocks(config: EngineConfig, bytes_per_block: int, free_memory: int, on
     else:
         budget = parse_bytes("kv_memory", config.kv_memory)
     if budget > free_memory:
-        raise CapacityError(f"{field}: asks for {budget:,} bytes, {free_memory:,} are free", field=field)
+        raise CapacityError(
+            f"{field}: asks for {budget:,} bytes, {free_memory:,} are free beside the model and its steps",
+            field=field,
+        )
     if budget < bytes_per_block:
         raise CapacityError(
             f"{field}: a block of {config.block_size} tokens takes {bytes_per_block:,} bytes; none fits",

@@ -85,9 +85,10 @@ def build_engine(
     device = next(loaded.model.parameters()).device
     block_bytes = bytes_per_block(info, config.block_size, dtype)
     on_gpu, host_memory = device.type == "cuda", psutil.virtual_memory().total
-    capacity = Capacity(TRIAL_BLOCKS, config.block_size, block_bytes, 0)
-    if not on_gpu:
-        capacity = size_pool(config, block_bytes, free_memory(device), host_memory)
+    # On a GPU, too, before the runner takes the model: what can't fit is refused, and the model is whole.
+    capacity = size_pool(config, block_bytes, free_memory(device), host_memory, on_gpu=on_gpu)
+    if on_gpu:
+        capacity = Capacity(TRIAL_BLOCKS, config.block_size, block_bytes, 0)
     runner = Runner(
         loaded.model,
         info,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Mapping
@@ -57,8 +58,9 @@ class Session:
     def close(self) -> None:
         """Stops the engine; a GPU's memory is anybody's again. Idempotent."""
         self.engine.thread.close()
-        give_back()
         self.requests.close()
+        with contextlib.suppress(RuntimeError):  # of a GPU that was lost, which the engine has told
+            give_back()
 
     def opener(self, opening: OpenTree, limits: TreeLimits | None) -> OpenSession:
         """What opens a tree session on this engine."""

@@ -3,8 +3,11 @@ dtype, and a word when it is lost."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import torch
 
@@ -32,22 +35,60 @@ def exact_products() -> Iterator[None]:
     """Within, float32 products keep all bits of float32, though the process may have chosen TF32 for them,
     which keeps ten: enough neither for equal results nor for the angles of rotary embeddings behind 2,048
     tokens."""
-    chosen, mixed = "highest", None
-    try:
-        chosen = torch.get_float32_matmul_precision()
-    except RuntimeError:  # chosen by newer settings, which say another thing than the older one
-        mixed = torch.backends.cuda.matmul.fp32_precision
-    if chosen == "highest" and mixed is None:
-        yield
-        return
-    torch.set_float32_matmul_precision("highest")
+    _EXACT.enter()
     try:
         yield
     finally:
-        if mixed is None:
-            torch.set_float32_matmul_precision(chosen)
-        else:
-            torch.backends.cuda.matmul.fp32_precision = mixed
+        _EXACT.leave()
+
+
+class _Exact:
+    """The steps of all engines that are within: the choice is the process's, and the last to leave restores
+    it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._within = 0
+        self._restore: Callable[[], None] = _nothing
+
+    def enter(self) -> None:
+        with self._lock:
+            if not self._within:
+                self._restore = _choose_exact()
+            self._within += 1
+
+    def leave(self) -> None:
+        with self._lock:
+            self._within -= 1
+            if not self._within:
+                self._restore()
+
+
+def _choose_exact() -> Callable[[], None]:
+    """Returns what takes it back."""
+    try:
+        chosen = torch.get_float32_matmul_precision()
+    except RuntimeError:  # chosen by newer settings; the older call changes both of these
+        backends: Any = torch.backends
+        of_gpu, of_cpu = backends.cuda.matmul, backends.mkldnn.matmul
+        both = of_gpu.fp32_precision, of_cpu.fp32_precision
+        torch.set_float32_matmul_precision("highest")
+
+        def restore() -> None:
+            of_gpu.fp32_precision, of_cpu.fp32_precision = both
+
+        return restore
+    if chosen == "highest":
+        return _nothing
+    torch.set_float32_matmul_precision("highest")
+    return partial(torch.set_float32_matmul_precision, chosen)
+
+
+def _nothing() -> None:
+    """It was exact before."""
+
+
+_EXACT = _Exact()
 
 
 def give_back() -> None:
@@ -59,7 +100,9 @@ def lacks_memory(error: BaseException | None) -> bool:
     """Whether something was raised for want of a GPU's memory: by torch's allocator, or, in other words, by
     a driver or library that allocates itself. The end of a capture raises another error than what ended
     it."""
-    while error is not None:
+    seen = set[int]()  # an error may be its own cause
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
         if isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _NO_MEMORY):
             return True
         error = error.__cause__ or error.__context__

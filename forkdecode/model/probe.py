@@ -174,7 +174,9 @@ def _mixes(recorder: _Recorder, beside: _Recorder) -> bool:
 
 
 def _alike(a: Tensor, b: Tensor) -> bool:
-    return torch.allclose(a, b, rtol=1e-2, atol=1e-3 * float(a.abs().max()) + 1e-6)
+    # What mixes tokens differs by as much as there is; half's last bits add up over many layers.
+    rtol, atol = (1e-2, 1e-3) if a.dtype == torch.float32 else (2e-2, 1e-2)
+    return torch.allclose(a, b, rtol=rtol, atol=atol * float(a.abs().max()) + 1e-6)
 
 
 def _check_layers(name: str, model: PreTrainedModel, recorder: _Recorder) -> None:

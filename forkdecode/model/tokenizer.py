@@ -76,7 +76,10 @@ def lead_of(tokenizer: Tokenizer | None) -> tuple[int, ...]:
     if tokenizer is None:
         return ()
     encode = partial(tokenizer.encode, add_special_tokens=False)
-    lead, both, alone = encode(_LEAD), encode(_LEAD + "a"), encode("a")
+    try:
+        lead, both, alone = encode(_LEAD), encode(_LEAD + "a"), encode("a")
+    except Exception:  # a caller's own, which may know neither
+        return ()
     begins = list(both[: len(lead)]) == list(lead)
     return tuple(lead) if begins and list(both[len(lead) :]) != list(alone) else ()
 

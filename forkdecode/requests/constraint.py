@@ -37,7 +37,7 @@ def resolve_constraint(
         name = "constraint" if options.prefix_allowed_tokens_fn is None else "prefix_allowed_tokens_fn"
         problem = f"token {forced[at]} at {at} is not allowed by {name}"
         raise invalid("forced_prefix", problem, f"what {name} begins with")
-    if stands == "complete" and len(forced) < options.min_tokens:
+    if start is None and stands == "complete" and len(forced) < options.min_tokens:
         problem = f"completes the constraint after {len(forced)} tokens"
         raise invalid("forced_prefix", problem, f"nothing that ends before min_tokens={options.min_tokens}")
     if long_enough is constraint or stands == "complete" or start is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,6 +129,10 @@ class RequestMaker:
         """The token ids of a piece of text by itself, none of them special: there may be none. begins: no
         text comes before it. Raises InvalidRequestError for `field`."""
         return self._resolver.encode(field, text, begins=begins)
+
+    def named(self, texts: Iterable[str]) -> frozenset[int]:
+        """The special tokens whose names are among the texts."""
+        return self._resolver.named(texts)
 
     def tokenize(self, prompt: Any, *, chat: bool = False) -> tuple[int, ...]:
         """The token ids of a prompt, as a request's would be. Raises InvalidRequestError."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -171,6 +171,10 @@ class Resolver:
         InvalidRequestError."""
         self._limit.check_text(field, text)
         return self._tokenizing.plain(field, text, begins=begins)
+
+    def named(self, texts: Iterable[str]) -> frozenset[int]:
+        """The special tokens whose names are among the texts."""
+        return self._terms.named(texts)
 
     def token_bytes(self) -> TokenBytes:
         """The bytes of every token; none where the model has no tokenizer."""

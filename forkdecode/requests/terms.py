@@ -67,8 +67,7 @@ class TermsMaker:
         strategy, options = check_strategy(strategy), check_options(options)
         _check_beam_options(strategy, options)
         # Special tokens have no text that could be matched: who stops at one by its name means the token.
-        named = [self._special[text] for text in options.stop if text in self._special]
-        stop_ids = self.ids("stop_token_ids", (*options.stop_token_ids, *named))
+        stop_ids = self.ids("stop_token_ids", (*options.stop_token_ids, *self.named(options.stop)))
         eos_ids = np.array(self._info.eos_ids if ends_by_eos(options) else (), np.int64)
         ends = np.union1d(eos_ids, stop_ids).astype(np.int64)
         terms = Terms(
@@ -83,6 +82,9 @@ class TermsMaker:
         if not self._begins_apart or not _any_text((options.forced_prefix, *options.bad_words)):
             return terms
         first = self._processors(options, ends, partial(self._plain, begins=True))
+        # Behind its first token a text goes on there, too.
+        words = tuple(dict.fromkeys(first.bad_words + terms.processors.bad_words))
+        first = replace(first, bad_words=words)
         return replace(terms, beginning=replace(terms, processors=first))
 
     def score(self, continuations: Sequence[str | tuple[int, ...]], options: Options) -> Terms:
@@ -98,6 +100,10 @@ class TermsMaker:
         none = np.empty(0, np.int64)
         asked = replace(options, max_tokens=strategy.longest)
         return Terms(strategy, asked, ProcessorSpec(), none, none, none, None)
+
+    def named(self, texts: Iterable[str]) -> frozenset[int]:
+        """The special tokens whose names are among the texts."""
+        return frozenset(self._special[text] for text in texts if text in self._special)
 
     def ids(self, field: str, ids: Sequence[int]) -> I64:
         """Token ids in order, each once. Raises InvalidRequestError."""

@@ -53,6 +53,8 @@ class Plans:
         options = command.options
         asked = replace(options, stop=options.stop + command.step, cache_salt=self._cache_salt)
         terms = self._requests.terms(command.strategy, asked, self._name(command, 0))
+        steps = self._requests.named(command.step) - self._requests.named(options.stop)
+        steps -= frozenset(options.stop_token_ids)
         children: list[TreeNode] = []
         runs: list[Run] = []
         for place, node in enumerate(nodes):
@@ -60,7 +62,7 @@ class Plans:
             begun = self._constraints.begun(node, options.constraint)
             request = self._decode_request(command, terms, place, node, first, begun)
             own = [self._child(first + i, node, request, i) for i in range(n)]
-            texts = [NodeText(self._tokens, request, node.text_state, command.step) for _ in own]
+            texts = [NodeText(self._tokens, request, node.text_state, command.step, steps) for _ in own]
             blocks = self._held.growth(node.path.length, most)
             runs.append(DecodeRun(request, node, own, texts, begun, self._nodes, self._held, blocks))
             children += own

@@ -50,9 +50,15 @@ class NodeText:
     which does the same for a whole text."""
 
     def __init__(
-        self, tokens: TokenBytes, request: DecodeRequest, state: TextState, step: Sequence[str]
+        self,
+        tokens: TokenBytes,
+        request: DecodeRequest,
+        state: TextState,
+        step: Sequence[str],
+        step_ids: frozenset[int] = frozenset(),
     ) -> None:
-        """request: its stop strings are those of the caller, then those of `step`."""
+        """request: its stop strings are those of the caller, then those of `step`. step_ids: special tokens
+        that `step` names, which have no text."""
         stops = [text.encode() for text in request.options.stop]
         self._tokens = tokens
         self._state = state
@@ -64,10 +70,13 @@ class NodeText:
         self._held = bytearray()
         self._last_len = 0
         self._last_ends = False
+        self._step_ids = step_ids
+        self._last: int | None = None
 
     def push(self, token: int) -> str:
         """The text that has become certain with the next token."""
         piece = self._tokens.of(token)
+        self._last = token
         self._last_ends = token in self._ends
         certain = len(self._held) + (0 if self._last_ends else len(piece))
         if self._automaton is not None:
@@ -91,7 +100,7 @@ class NodeText:
         if reason == "stop":
             if (match := self._match(self._stops)) is not None:
                 return match[self._include_stop], "stop"
-            if self._match(self._steps) is not None:
+            if self._last in self._step_ids or self._match(self._steps) is not None:
                 return everything, "step"
         if reason in {"eos", "stop"}:
             # An item's last token is text, one that is there to end is not.

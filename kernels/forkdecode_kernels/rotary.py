@@ -37,6 +37,11 @@ def split_rotate_write(
         raise ValueError(f"slots is {slots.dtype} {tuple(slots.shape)}; must be int64 [n <= T]")
     if not kv.is_contiguous():
         raise ValueError("kv is not contiguous; it is written where it lies")
+    if (query_weight is None) != (key_weight is None):
+        raise ValueError("query_weight and key_weight: one is there and one missing; must be both or neither")
+    for weight in (query_weight, key_weight):
+        if weight is not None and (weight.dtype != torch.float32 or weight.shape != (dim,)):
+            raise ValueError(f"weight is {weight.dtype} {tuple(weight.shape)}; must be float32 [D = {dim}]")
     if qkv.device.type == "cpu":
         return cpu.split_rotate_write(qkv, kv, cos, sin, slots, query_weight, key_weight, eps)
     return reference.split_rotate_write(qkv, kv, cos, sin, slots, query_weight, key_weight, eps)

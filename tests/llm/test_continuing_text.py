@@ -59,3 +59,11 @@ def test_many_texts_are_as_each() -> None:
 
 def test_tokenizers_that_write_no_space_are_left_alone() -> None:
     assert lead_of(byte_tokenizer()) == lead_of(None) == ()
+
+
+def test_a_tokenizer_that_lacks_what_is_asked_is_left_alone() -> None:
+    class Digits:
+        def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+            return [int(character) for character in text]
+
+    assert lead_of(Digits()) == ()  # type: ignore[arg-type]

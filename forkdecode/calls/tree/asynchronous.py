@@ -288,7 +288,8 @@ class AsyncTree:
         except asyncio.CancelledError:
             self._reader.drop(reply)
             raise
-        if reply.error is not None:
+        # What fails after it was accepted is the children's, and who waits for those is told.
+        if reply.error is not None and not (verb.at_once and reply.accepted):
             raise reply.error
         return verb.read(reply)
 

@@ -307,7 +307,8 @@ class Tree:
 
     def _await(self, verb: Verb[T], reply: Reply) -> None:
         self._receiver.until(lambda: verb.ready(reply))
-        if reply.error is not None:
+        # What fails after it was accepted is the children's, and who waits for those is told.
+        if reply.error is not None and not (verb.at_once and reply.accepted):
             raise reply.error
 
     def _give_up(self, command: Command | None, reply: Reply) -> None:

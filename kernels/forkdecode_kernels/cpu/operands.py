@@ -43,10 +43,11 @@ class Operands:
         enough = products * self.kv.shape[1] * self.kv.shape[4] * 2 >= 2 * THREAD_WORK
         return torch.get_num_threads() if enough else 1
 
-    def scratch(self, query_rows: int) -> torch.Tensor:
-        """[threads, numbers] for up to so many query rows: zeros, for what pads a row is never written."""
+    def scratch(self, query_rows: int, threads: int | None = None) -> torch.Tensor:
+        """[threads, numbers] for up to so many query rows: zeros, for what pads a row is never written.
+        threads: that run, all of torch's by default."""
         numbers = _numbers(*self._sizes(query_rows))
-        return torch.zeros(torch.get_num_threads(), numbers, dtype=torch.float32)
+        return torch.zeros(threads or torch.get_num_threads(), numbers, dtype=torch.float32)
 
     def words(self, query_rows: int, scratch: torch.Tensor) -> tuple[int, ...]:
         """counter, counter of threads, query, kv, out, H, T, K, B, S, D, scale, softcap, sinks, how many,

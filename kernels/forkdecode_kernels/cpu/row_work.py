@@ -28,7 +28,8 @@ def rows_call(plan: RowsPlan, operands: Operands, scratch: torch.Tensor) -> Call
 
 def run_rows(plan: RowsPlan, operands: Operands) -> None:
     """The same at once."""
-    scratch = operands.scratch(plan.query_rows)  # named, to be there while the work runs
+    # Named, to be there while the work runs.
+    scratch = operands.scratch(plan.query_rows, operands.threads(plan.products))
     run_call(rows_call(plan, operands, scratch))
 
 

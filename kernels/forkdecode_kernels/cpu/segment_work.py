@@ -27,7 +27,8 @@ def segments_call(plan: SegmentsPlan, operands: Operands, scratch: torch.Tensor)
 
 def run_segments(plan: SegmentsPlan, operands: Operands) -> None:
     """The same at once."""
-    scratch = operands.scratch(plan.query_rows)  # named, to be there while the work runs
+    # Named, to be there while the work runs.
+    scratch = operands.scratch(plan.query_rows, operands.threads(plan.products))
     run_call(segments_call(plan, operands, scratch))
 
 
