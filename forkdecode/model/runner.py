@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal
 
@@ -167,9 +167,20 @@ class Runner:
             return
         info = self._info
         steps = TrialSteps(self.cache.block_size, self.cache.num_blocks, info.max_positions, info.vocab_size)
-        self._forward(steps.prompt())
-        self._graphed.warm_up(pair for size in sizes(step_tokens) for pair in steps.pairs(size))
+        self._forward_with_room(steps.prompt())
+        self._capture(self._graphed, (pair for size in sizes(step_tokens) for pair in steps.pairs(size)))
         self.cache.zero(steps.blocks)
+
+    def _capture(self, graphed: GraphedDecoder, pairs: Iterable[tuple[StepPlan, StepPlan]]) -> None:
+        """An engine that lacks the memory for its graphs serves without them."""
+        try:
+            graphed.warm_up(pairs)
+            return
+        except RuntimeError as error:
+            if not lacks_memory(error):
+                raise
+        graphed.make_room()  # not before, for what was raised holds a step's tensors
+        give_back()
 
     def _warm_steps(self) -> None:
         none, null_table = np.empty(0, np.int32), np.full((2, 1), self.cache.null_block, np.int32)

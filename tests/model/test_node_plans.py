@@ -121,6 +121,21 @@ class TestGraphs:
             torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
         assert 1 <= recorder.captured < recorder.replayed
 
+    def test_memory_that_is_short_while_graphs_are_captured_ends_no_start(self) -> None:
+        class Short(Recorder):
+            def __call__(self, work):  # type: ignore[no-untyped-def]
+                replay, output = super().__call__(work)
+
+                def short() -> None:
+                    raise torch.OutOfMemoryError("CUDA out of memory.")
+
+                return (short if self.captured > 1 else replay), output
+
+        runner = graphed(Short()).runner
+        runner.warm_up(32)
+        assert runner._graphed is not None
+        assert not runner._graphed._steps
+
     @pytest.mark.parametrize("rows", [1, 4])
     def test_a_request_that_grows_is_captured_once_or_twice(self, rows: int) -> None:
         recorder = Recorder()
