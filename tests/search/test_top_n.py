@@ -150,3 +150,13 @@ def test_what_it_cannot_do_is_refused_by_name(llm: LLM, wrong: dict[str, Any], n
         top_n(tree, **{"n": 2, **wrong})
     with pytest.raises(InvalidRequestError, match=r"^tree: "):
         top_n(llm, 2)  # type: ignore[arg-type]
+
+
+def test_items_that_end_by_themselves_and_min_tokens() -> None:
+    """A look ahead begins items that are too short; no forced token of one is an error."""
+    items = [(1, 2), (1, 3, 4), (5, 6, 7, 8), (9,)]
+    options = Options(constraint=FromCatalogue("c", end="item"), max_tokens=6, min_tokens=3)
+    with opened(tiny_llama(), catalogues={"c": build_catalogue(items)}) as llm, llm.tree(PROMPT) as tree:
+        found = top_n(tree, 50, options=options)
+    assert found.exact
+    assert sorted(item.token_ids for item in found.items) == [(1, 3, 4), (5, 6, 7, 8)]
