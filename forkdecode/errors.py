@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -94,6 +95,16 @@ def own(error: E, request_id: str | None) -> E:
     theirs.__cause__ = error.__cause__
     theirs.request_id = request_id
     return theirs
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """An error, and what led to it, each once: one may be its own cause (`raise error from error`)."""
+    link: BaseException | None = error
+    seen = set[int]()
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        yield link
+        link = link.__cause__ or link.__context__
 
 
 def invalid(field: str, problem: str, allowed: str) -> InvalidRequestError:

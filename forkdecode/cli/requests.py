@@ -157,9 +157,13 @@ def id_of(raw: bytes) -> str | int | None:
 
 def _is_id(value: Any) -> bool:
     """Whether it can be written beside a result."""
-    if isinstance(value, str):
-        return not any("\ud800" <= character <= "\udfff" for character in value)
-    return type(value) is int
+    if type(value) is int:
+        return True
+    try:
+        check_unicode("id", value)
+    except InvalidRequestError:
+        return False
+    return True
 
 
 def _json_fields(record: Mapping[str, Any]) -> dict[str, Any]:

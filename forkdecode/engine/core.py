@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from forkdecode.engine.observer import EngineObserver, Phase
+from forkdecode.errors import causes
 from forkdecode.results import EngineStats
 from forkdecode.scheduler.events import GroupEvent
 from forkdecode.scheduler.request import DecodeRequest, TreeOp
@@ -122,9 +123,5 @@ class Engine:
 def forget_locals(error: BaseException) -> None:
     """The callers of the groups that fail get the error, and may keep it. Its frames must not keep the step's
     tensors, for want of whose memory it may have been raised."""
-    link: BaseException | None = error
-    seen = set[int]()  # an error may be its own cause: `raise error from error`
-    while link is not None and id(link) not in seen:
-        seen.add(id(link))
+    for link in causes(error):
         traceback.clear_frames(link.__traceback__)
-        link = link.__cause__ or link.__context__

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from forkdecode.errors import causes
 from forkdecode.step import DeviceLostError
 
 
@@ -96,17 +97,14 @@ def give_back() -> None:
     torch.cuda.empty_cache()
 
 
-def lacks_memory(error: BaseException | None) -> bool:
+def lacks_memory(error: BaseException) -> bool:
     """Whether something was raised for want of a GPU's memory: by torch's allocator, or, in other words, by
     a driver or library that allocates itself. The end of a capture raises another error than what ended
     it."""
-    seen = set[int]()  # an error may be its own cause
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        if isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _NO_MEMORY):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+    return any(
+        isinstance(link, torch.OutOfMemoryError) or any(words in str(link) for words in _NO_MEMORY)
+        for link in causes(error)
+    )
 
 
 _NO_MEMORY = ("CUDA error: out of memory", "HIP error: out of memory", "STATUS_ALLOC_FAILED")

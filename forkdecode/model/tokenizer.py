@@ -52,9 +52,9 @@ def encode_plain(
     `lead_of`, for a text that other text comes before. Raises InvalidRequestError."""
     check_unicode(field, text)
     encode = partial(_present(tokenizer, field).encode, add_special_tokens=False)
-    ids = list(encode(_LEAD + text)) if lead else []
-    behind = len(lead)
-    ids = ids[behind:] if lead and ids[:behind] == list(lead) else encode(text)
+    ids = _behind(lead, encode(_LEAD + text)) if lead else None
+    if ids is None:
+        ids = encode(text)
     if ids and max(ids) >= vocab_size:
         raise _outside(field, ids, vocab_size)
     return tuple(ids)
@@ -62,12 +62,20 @@ def encode_plain(
 
 def encode_all(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
     """The same of many texts that all go on another, in one call. Raises what the tokenizer does."""
-    lead = list(lead_of(tokenizer))
-    led = tokenizer([_LEAD + text for text in texts], add_special_tokens=False)["input_ids"] if lead else []
-    if lead and all(ids[: len(lead)] == lead for ids in led):
-        return [ids[len(lead) :] for ids in led]
-    encoded: list[list[int]] = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+    encode, lead = partial(tokenizer, add_special_tokens=False), lead_of(tokenizer)
+    if lead:
+        found = [_behind(lead, ids) for ids in encode([_LEAD + text for text in texts])["input_ids"]]
+        whole = [ids for ids in found if ids is not None]
+        if len(whole) == len(texts):
+            return whole
+    encoded: list[list[int]] = encode(list(texts))["input_ids"]
     return encoded
+
+
+def _behind(lead: Sequence[int], ids: Sequence[int]) -> list[int] | None:
+    """The tokens after those of `lead`; None where they don't begin with them."""
+    begins = len(lead)
+    return list(ids[begins:]) if list(ids[:begins]) == list(lead) else None
 
 
 def lead_of(tokenizer: Tokenizer | None) -> tuple[int, ...]:
@@ -80,8 +88,7 @@ def lead_of(tokenizer: Tokenizer | None) -> tuple[int, ...]:
         lead, both, alone = encode(_LEAD), encode(_LEAD + "a"), encode("a")
     except Exception:  # a caller's own, which may know neither
         return ()
-    begins = list(both[: len(lead)]) == list(lead)
-    return tuple(lead) if begins and list(both[len(lead) :]) != list(alone) else ()
+    return tuple(lead) if _behind(lead, both) not in (None, list(alone)) else ()
 
 
 def _present(tokenizer: Tokenizer | None, field: str) -> Tokenizer:

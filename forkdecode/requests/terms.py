@@ -73,7 +73,7 @@ class TermsMaker:
         terms = Terms(
             strategy=strategy,
             options=options,
-            processors=self._processors(options, ends, self._plain),
+            processors=self._processors(options, ends),
             eos_ids=eos_ids,
             stop_ids=np.setdiff1d(stop_ids, eos_ids).astype(np.int64),
             ends=ends,
@@ -81,10 +81,10 @@ class TermsMaker:
         )
         if not self._begins_apart or not _any_text((options.forced_prefix, *options.bad_words)):
             return terms
-        first = self._processors(options, ends, partial(self._plain, begins=True))
+        begins, spec = partial(self._plain, begins=True), terms.processors
         # Behind its first token a text goes on there, too.
-        words = tuple(dict.fromkeys(first.bad_words + terms.processors.bad_words))
-        first = replace(first, bad_words=words)
+        words = tuple(dict.fromkeys(self._bad_words(options.bad_words, begins) + spec.bad_words))
+        first = replace(spec, bad_words=words, forced_prefix=self._forced_prefix(options, begins))
         return replace(terms, beginning=replace(terms, processors=first))
 
     def score(self, continuations: Sequence[str | tuple[int, ...]], options: Options) -> Terms:
@@ -124,7 +124,7 @@ class TermsMaker:
             raise invalid("continuations", "one has no tokens", "texts of at least one token")
         return ids
 
-    def _processors(self, options: Options, ends: I64, plain: Plain) -> ProcessorSpec:
+    def _processors(self, options: Options, ends: I64) -> ProcessorSpec:
         allowed = options.allowed_token_ids
         allowed_ids = None if allowed is None else self.ids("allowed_token_ids", allowed)
         bias_ids = self.ids("logit_bias", tuple(options.logit_bias))
@@ -133,7 +133,7 @@ class TermsMaker:
             presence_penalty=options.presence_penalty,
             frequency_penalty=options.frequency_penalty,
             no_repeat_ngram_size=options.no_repeat_ngram_size,
-            bad_words=self._bad_words(options.bad_words, plain),
+            bad_words=self._bad_words(options.bad_words, self._plain),
             allowed_token_ids=allowed_ids,
             bias_ids=bias_ids if len(bias_ids) else None,
             bias_values=np.array([options.logit_bias[int(i)] for i in bias_ids], np.float32)
@@ -141,7 +141,7 @@ class TermsMaker:
             else None,
             min_tokens=options.min_tokens,
             suppressed_ids=ends if len(ends) and options.min_tokens else None,
-            forced_prefix=self._forced_prefix(options, plain),
+            forced_prefix=self._forced_prefix(options, self._plain),
         )
 
     def _bad_words(self, words: Sequence[str | tuple[int, ...]], plain: Plain) -> tuple[tuple[int, ...], ...]:

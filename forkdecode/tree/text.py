@@ -69,7 +69,6 @@ class NodeText:
         self._at = ROOT
         self._held = bytearray()
         self._last_len = 0
-        self._last_ends = False
         self._step_ids = step_ids
         self._last: int | None = None
 
@@ -77,8 +76,7 @@ class NodeText:
         """The text that has become certain with the next token."""
         piece = self._tokens.of(token)
         self._last = token
-        self._last_ends = token in self._ends
-        certain = len(self._held) + (0 if self._last_ends else len(piece))
+        certain = len(self._held) + (0 if token in self._ends else len(piece))
         if self._automaton is not None:
             for end, byte in enumerate(piece, len(self._held) + 1):
                 self._at = self._automaton.step(self._at, byte)
@@ -104,7 +102,7 @@ class NodeText:
                 return everything, "step"
         if reason in {"eos", "stop"}:
             # An item's last token is text, one that is there to end is not.
-            return everything - (self._last_len if self._last_ends else 0), reason
+            return everything - (self._last_len if self._last in self._ends else 0), reason
         return everything, reason
 
     def _match(self, texts: Sequence[bytes]) -> tuple[int, int] | None:
