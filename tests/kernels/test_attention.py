@@ -60,6 +60,20 @@ def work_cases(draw: st.DrawFn) -> tuple[Shape, list[Segment], list[Rows], int, 
     return shape, segments, decodes, token + draw(st.integers(0, 3)) + (token == 0), seed
 
 
+def inputs_of(
+    case: tuple[Shape, list[Segment], list[Rows], int, int], with_sinks: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """query, kv and sinks of a case of `work_cases`; NaN stands in all blocks that nothing of it reads."""
+    shape, segments, decodes, tokens, seed = case
+    generator = torch.Generator().manual_seed(seed)
+    kv = make_kv(shape, POOL, generator)
+    query = torch.randn(shape.heads, tokens, shape.dim, generator=generator)
+    sinks = torch.randn(shape.heads, generator=generator) if with_sinks else None
+    if segments or decodes:
+        kv = poison(kv, used_blocks(segments, decodes))
+    return query, kv, sinks
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     case=work_cases(),
@@ -73,13 +87,8 @@ def test_equals_reference(
     softcap: float | None,
     with_sinks: bool,
 ) -> None:
-    shape, segments, decodes, tokens, seed = case
-    generator = torch.Generator().manual_seed(seed)
-    kv = make_kv(shape, POOL, generator)
-    query = torch.randn(shape.heads, tokens, shape.dim, generator=generator)
-    sinks = torch.randn(shape.heads, generator=generator) if with_sinks else None
-    if segments or decodes:
-        kv = poison(kv, used_blocks(segments, decodes))
+    shape, segments, decodes, tokens, _ = case
+    query, kv, sinks = inputs_of(case, with_sinks)
     got = run(query, kv, segments, decodes, window, softcap, sinks)
     work = make_work(segments, decodes, tokens, shape.block_size, POOL)
     want = reference(query, kv, work, scale=SCALE, window=window, softcap=softcap, sinks=sinks)

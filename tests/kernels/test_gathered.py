@@ -12,8 +12,8 @@ from forkdecode_kernels import gathered
 from forkdecode_kernels.attention import attention
 from forkdecode_kernels.attention_work import make_work
 from forkdecode_kernels.reference.attention import attention as reference
-from tests.kernels.attention_cases import Blocks, Rows, Segment, Shape, make_kv, make_rows, poison
-from tests.kernels.test_attention import POOL, SCALE, used_blocks, work_cases
+from tests.kernels.attention_cases import Blocks, Rows, Segment, Shape, make_kv, make_rows
+from tests.kernels.test_attention import POOL, SCALE, inputs_of, work_cases
 
 
 @settings(max_examples=20, deadline=None)
@@ -31,13 +31,8 @@ def test_equals_reference(
     with_sinks: bool,
     work_bytes: int,
 ) -> None:
-    shape, segments, decodes, tokens, seed = case
-    generator = torch.Generator().manual_seed(seed)
-    kv = make_kv(shape, POOL, generator)
-    query = torch.randn(shape.heads, tokens, shape.dim, generator=generator)
-    sinks = torch.randn(shape.heads, generator=generator) if with_sinks else None
-    if segments or decodes:
-        kv = poison(kv, used_blocks(segments, decodes))
+    shape, segments, decodes, tokens, _ = case
+    query, kv, sinks = inputs_of(case, with_sinks)
     work = make_work(segments, decodes, tokens, shape.block_size, POOL)
     options = {"window": window, "softcap": softcap, "sinks": sinks}
     with pytest.MonkeyPatch.context() as patch:
