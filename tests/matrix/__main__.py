@@ -1,4 +1,4 @@
-"""`python -m tests.matrix` shows the matrix of options and strategies, `--write` puts it into the README.
+"""`python -m tests.matrix` shows the matrix of options and strategies, `--write` puts it into docs/options.md.
 
 tests/matrix/test_cells.py runs every cell of it.
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import sys
 
-from tests.matrix.table import README, render, written
+from tests.matrix.table import PAGE, render, written
 
 if "--write" in sys.argv[1:]:
-    README.write_text(written(README.read_text()))
+    PAGE.write_text(written(PAGE.read_text()))
 else:
     sys.stdout.write(render() + "\n")

@@ -165,7 +165,7 @@ def update_beams(llm: Decoder, strategy: Any) -> None:
 def _beams_alone(name: str) -> dict[str, Refusal]:
     others = [strategy for strategy in STRATEGIES if strategy not in BEAMS]
     return dict.fromkeys(
-        others, Refusal(name, "It says how live beams are shown, and other strategies have none")
+        others, Refusal(name, "It sets how live beams are shown, which other strategies do not have")
     )
 
 

@@ -1,4 +1,4 @@
-"""All rows, and the tables that the README shows of them."""
+"""All rows, and the tables that docs/options.md shows of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TABLES: dict[str, list[Row]] = {
     "setting": setting_rows.ROWS,
 }
 ROWS = [row for rows in TABLES.values() for row in rows]
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "options.md"
 BEGIN, END = "<!-- matrix: made by python -m tests.matrix -->", "<!-- end of matrix -->"
 
 
@@ -45,7 +45,7 @@ def _table(title: str, rows: Sequence[Row], notes: Notes) -> str:
     for row in rows:
         name = _shown(row.name)
         if row.remote:
-            name += notes.mark(f"In process. A client refuses it: {row.remote.why}")
+            name += notes.mark(f"In process only; a client rejects it: {row.remote.why}")
         lines.append(f"| {name} | {' | '.join(_cell(row, s, notes) for s in STRATEGIES)} |")
     return "\n".join(lines)
 
@@ -61,12 +61,12 @@ def _cell(row: Row, strategy: str, notes: Notes) -> str:
     return row.cell(strategy) + mark
 
 
-def in_readme(text: str) -> str:
+def in_page(text: str) -> str:
     """What stands between the marks."""
     return text.split(BEGIN, 1)[1].split(END, 1)[0].strip()
 
 
 def written(text: str) -> str:
-    """The README with today's tables."""
+    """The page with today's tables."""
     before, rest = text.split(BEGIN, 1)
     return f"{before}{BEGIN}\n\n{render()}\n\n{END}{rest.split(END, 1)[1]}"

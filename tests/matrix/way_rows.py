@@ -68,7 +68,9 @@ def cancelling(llm: Decoder, strategy: Any) -> None:
 
 
 NO_NODES = Refusal(
-    "strategy", "Candidates that compete make no nodes, which live until their caller lets them go"
+    "strategy",
+    "Not available on trees: a node must live until you release it, but a search discards"
+    " competing candidates",
 )
 ROWS = [
     Row("streamed", streaming),
