@@ -1,4 +1,4 @@
-"""`python -m tests.matrix` shows the matrix of options and strategies, `--write` puts it into docs/options.md.
+"""`python -m tests.matrix` shows the matrix of options and strategies, `--write` puts it in docs/options.md.
 
 tests/matrix/test_cells.py runs every cell of it.
 """
