@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +11,6 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-import structlog.testing
 import torch
 from transformers import (
     AutoModelForCausalLM,
@@ -24,6 +24,7 @@ from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.idle import idle_of
 from forkdecode import LLM, Beam, DecodeResult
 from forkdecode.config import Compile
+from forkdecode.logs import fields_of
 from forkdecode.model.graphed import GraphedDecoder
 
 FELL_BACK = ("kernels_off", "graphs_off", "graphs_dropped")
@@ -190,7 +191,7 @@ def decoded(work: Case, device: torch.device, compiles: Compile = "none", *, pro
         Beam(width=work.width),
         work.model(device),
     )
-    with structlog.testing.capture_logs() as log, timed_captures() as captures:
+    with logged_events() as log, timed_captures() as captures:
         begin = time.perf_counter()
         with LLM(
             model, device=str(device), prefix_cache=False, compile=compiles, num_blocks=work.blocks
@@ -203,7 +204,7 @@ def decoded(work: Case, device: torch.device, compiles: Compile = "none", *, pro
             seconds, results = _second(lambda: run(work.new_tokens))
             first, _ = _second(lambda: run(1))
             idle, lost = _idle(lambda: run(PROFILED_TOKENS)) if profiled else (None, None)
-    told = tuple(dict(event) for event in log if event["event"] in TOLD)
+    told = tuple(event for event in log if event["event"] in TOLD)
     return Run(seconds, results, told, first, start, sum(captures), idle, lost)
 
 
@@ -214,6 +215,28 @@ def _idle(run: Callable[[], object]) -> tuple[float | None, str | None]:
     except Exception as error:
         return None, f"{type(error).__name__}: {error}"
     return found, "the profiler saw no steps" if found is None else None
+
+
+@contextmanager
+def logged_events() -> Iterator[list[dict[str, Any]]]:
+    """Within, the events that the engine logs are added to what it gives: their fields, and their name as
+    `event`."""
+    events: list[dict[str, Any]] = []
+
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if (told := fields_of(record)) is not None:
+                events.append({**told[1], "event": told[0]})
+
+    logger, handler = logging.getLogger("forkdecode"), Kept()
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield events
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from forkdecode.constraints.catalogue_file import open_catalogue
 from forkdecode.constraints.catalogue_rows import CatalogueConstraint
 from forkdecode.errors import InvalidRequestError, UnavailableError, invalid
 from forkdecode.file_stamp import FileStamp, file_stamp
+from forkdecode.logs import get_logger
 
 Source: TypeAlias = Catalogue | str | os.PathLike[str]
 """A catalogue, or the file of one, which is opened anew whenever another has taken its place."""
@@ -26,7 +26,7 @@ RETRY_AFTER = 1.0
 """Seconds after which a request may be sent again that met its catalogue being replaced."""
 MAX_NAMED = 20
 """Names that an error lists."""
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Catalogues:
         try:
             self.put(name, path)
         except InvalidRequestError as error:
-            _log.warning("catalogue %r: %s", name, error)
+            _log.warning(f"catalogue {name!r}: {error}")
             with self._lock:
                 self._entries[name] = _Entry(None, path=path)
 
@@ -144,9 +144,9 @@ class Catalogues:
                 return entry
             try:
                 fresh = self._opened(entry.path)
-                _log.info("catalogue %r is replaced: %s", name, fresh.catalogue)
+                _log.info(f"catalogue {name!r} is replaced: {fresh.catalogue}")
             except InvalidRequestError as error:
-                _log.warning("catalogue %r: %s", name, error)
+                _log.warning(f"catalogue {name!r}: {error}")
                 fresh = replace(entry, stamp=stamp)
             with self._lock:
                 if self._entries.get(name) is entry:

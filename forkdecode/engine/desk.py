@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 
-import structlog
-
 from forkdecode.engine.line import Line
 from forkdecode.engine.outgoing import Outgoing
 from forkdecode.engine.port import Job
@@ -14,12 +12,13 @@ from forkdecode.engine.submission import requests_of
 from forkdecode.engine.thread import EngineThread
 from forkdecode.engine.whole import Maker
 from forkdecode.errors import ForkdecodeError, GroupFailedError, own
+from forkdecode.logs import get_logger
 from forkdecode.scheduler.request import DecodeRequest, Release
 from forkdecode.wire.frames import FrameReader
 from forkdecode.wire.messages import AskStats, Cancel, Events, Refused, Stats, Submit, Tree
 from forkdecode.wire.records import CODEC
 
-_log = structlog.get_logger("forkdecode.engine")
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,14 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import structlog
-
 from forkdecode.engine.port import Job
 from forkdecode.errors import ForkdecodeError, invalid
+from forkdecode.logs import get_logger
 from forkdecode.scheduler.events import GroupEvent, GroupFailed, GroupFinished
 from forkdecode.scheduler.request import DecodeRequest
 from forkdecode.wire.messages import Refused
 
-_log = structlog.get_logger("forkdecode.engine")
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import structlog
 
 from forkdecode.calls.ranking import unranked
 from forkdecode.checks import said, told
@@ -31,6 +30,7 @@ from forkdecode.engine.observer import Phase
 from forkdecode.engine.plan_image import image_of
 from forkdecode.engine.rotation import HARD_LIMIT, Rotation
 from forkdecode.errors import InvalidRequestError
+from forkdecode.logs import get_logger
 from forkdecode.model.info import ModelInfo
 from forkdecode.results import EngineStats
 from forkdecode.scheduler.events import GroupEvent, GroupFailed, GroupFinished
@@ -43,7 +43,7 @@ from forkdecode.text.token_bytes import TokenBytes
 from forkdecode.wire.records import CODEC
 from forkdecode.wire.requests import sent_request, terms_key
 
-_log = structlog.get_logger("forkdecode.engine")
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ from __future__ import annotations
 import threading
 from typing import BinaryIO
 
-import structlog
+from forkdecode.logs import get_logger
 
 PENDING_BYTES = 64 * 2**20
 """Of records that wait for the disk before a step does."""
-_log = structlog.get_logger("forkdecode.engine")
+_log = get_logger(__name__)
 
 
 class JournalWriter:

@@ -10,10 +10,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-import structlog
+from forkdecode.logs import get_logger
 
 M = TypeVar("M")
-_log = structlog.get_logger("forkdecode.engine")
+_log = get_logger(__name__)
 
 
 @dataclass(eq=False, slots=True)

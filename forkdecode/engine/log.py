@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import MutableMapping
 from contextlib import suppress
 from typing import Any, TextIO, cast
 
 import structlog
 import structlog.tracebacks
+
+from forkdecode.logs import fields_of
 
 _TRACEBACKS = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
 """Local variables hold prompts."""
@@ -40,16 +43,10 @@ def json_logger(stream: TextIO) -> Any:
 
 def configure_logs(stream: TextIO) -> None:
     """The same for whatever logs by itself in this process: our own modules, and the libraries."""
-    structlog.configure(
-        processors=_processors(),
-        logger_factory=structlog.WriteLoggerFactory(_lossy(stream)),
-        wrapper_class=structlog.BoundLogger,
-    )
     handler = logging.StreamHandler(_lossy(stream))
-    foreign = [structlog.stdlib.add_logger_name, structlog.stdlib.add_log_level, *_processors()[1:-1]]
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=foreign,
+            foreign_pre_chain=[_told_by, *_processors()[:-1]],
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 structlog.processors.JSONRenderer(),
@@ -61,6 +58,14 @@ def configure_logs(stream: TextIO) -> None:
     root.setLevel(logging.WARNING)
     # What takes long, which catalogue took whose place.
     logging.getLogger("forkdecode").setLevel(logging.INFO)
+
+
+def _told_by(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A line of ours has its event and fields apart; a library's has its logger's name besides."""
+    if (ours := fields_of(event["_record"])) is None:
+        return structlog.stdlib.add_logger_name(logger, method, event)
+    name, fields = ours
+    return {**fields, **event, "event": name}
 
 
 def _lossy(stream: TextIO) -> TextIO:

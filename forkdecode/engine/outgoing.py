@@ -6,16 +6,15 @@ import dataclasses
 from collections.abc import Callable
 from typing import TypeAlias
 
-import structlog
-
 from forkdecode.engine.port import Sink
 from forkdecode.errors import CapacityError, ForkdecodeError, GroupFailedError
+from forkdecode.logs import get_logger
 from forkdecode.scheduler.events import GroupEvent, GroupFailed, GroupFinished
 from forkdecode.wire.frames import Outbox, TooLongError
 from forkdecode.wire.messages import Events, Refused, Stats
 from forkdecode.wire.records import CODEC
 
-_log = structlog.get_logger("forkdecode.engine")
+_log = get_logger(__name__)
 
 
 class Outgoing:

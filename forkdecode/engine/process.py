@@ -16,8 +16,6 @@ import threading
 import time
 from pathlib import Path
 
-import structlog
-
 from forkdecode.config import DEFAULT_MODEL
 from forkdecode.constraints.catalogues import Catalogues
 from forkdecode.engine.desk import Desk
@@ -29,6 +27,7 @@ from forkdecode.engine.start import build_engine
 from forkdecode.engine.thread import EngineThread
 from forkdecode.engine.whole import Maker
 from forkdecode.errors import ForkdecodeError, ModelLoadError
+from forkdecode.logs import get_logger
 from forkdecode.model.default_model import SMOLLM2, ensure
 from forkdecode.model.loader import LoadedModel, load
 from forkdecode.wire.frames import FrameReader, Outbox
@@ -45,7 +44,7 @@ LAST_WORDS = 5.0
 """Seconds that an ending process gives the front end to take what was said."""
 END_GRACE = 10.0
 """Seconds that a process has to end in order when the front end is gone."""
-_log = structlog.get_logger("forkdecode.engine")
+_log = get_logger(__name__)
 
 
 def main(descriptor: int) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import logging
 import os
 import time
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from forkdecode.engine.slow import told_if_slow
 from forkdecode.engine.thread import EngineThread
 from forkdecode.engine.trial import TRIAL_BLOCKS, flops_per_byte, step_bytes
 from forkdecode.errors import CapacityError, ModelLoadError
+from forkdecode.logs import get_logger
 from forkdecode.model.device import current, give_back
 from forkdecode.model.head import MAX_LOGITS_BYTES
 from forkdecode.model.info import ModelInfo
@@ -36,7 +36,7 @@ from forkdecode.sampling.select import warm_up
 from forkdecode.scheduler.preemption import PreemptionCost
 from forkdecode_kernels import trie
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 GRAPH_BYTES = 512 * 1024 * 1024
 """Of captured graphs themselves, whose activations are counted apart."""
 WORK_BYTES = 2 * PART_BYTES + 6 * MAX_LOGITS_BYTES + GRAPH_BYTES

@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Literal, TypeAlias
 
-import structlog
-
 from forkdecode.engine.crossing import check_fits
 from forkdecode.engine.jobs import JobTable, tell
 from forkdecode.engine.port import Job
@@ -27,6 +25,7 @@ from forkdecode.errors import (
     QueueFullError,
     UnavailableError,
 )
+from forkdecode.logs import get_logger
 from forkdecode.results import EngineStats
 from forkdecode.scheduler.request import DecodeRequest, TreeOp
 from forkdecode.wire.messages import (
@@ -51,7 +50,7 @@ DEATH_GRACE = 2.0
 """Seconds that a process which hung up has to end by itself."""
 END_GRACE = 15.0
 """The same for one that was told to end; a step may have to finish."""
-_log = structlog.get_logger("forkdecode.engine")
+_log = get_logger(__name__)
 
 
 class Supervisor:

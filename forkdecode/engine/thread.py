@@ -13,17 +13,16 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import structlog
-
 from forkdecode.checks import told
 from forkdecode.engine.core import Engine, forget_locals
 from forkdecode.engine.port import Job
 from forkdecode.errors import EngineClosedError, ForkdecodeError, GroupFailedError, invalid
+from forkdecode.logs import get_logger
 from forkdecode.results import EngineStats
 from forkdecode.scheduler.events import GroupEvent, GroupFailed, GroupFinished
 from forkdecode.scheduler.request import DecodeRequest, TreeOp
 
-_log = structlog.get_logger("forkdecode.engine")
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,10 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
-
 from forkdecode.checks import check_float, keep
 from forkdecode.engine.spawn import Child
 from forkdecode.errors import UnavailableError
+from forkdecode.logs import get_logger
 from forkdecode.wire.messages import Beat
 
 SLICES = 10
@@ -19,7 +18,7 @@ itself, counts as no more than one."""
 LONGEST = 1e6
 """Seconds that may be asked for."""
 _LONGEST_BEAT = 1.0
-_log = structlog.get_logger("forkdecode.engine")
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

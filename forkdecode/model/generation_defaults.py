@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from transformers import PreTrainedModel
 
-_log = logging.getLogger(__name__)
+from forkdecode.logs import get_logger
+
+_log = get_logger(__name__)
 _NEUTRAL: dict[str, tuple[object, ...]] = {
     "repetition_penalty": (1,),
     "no_repeat_ngram_size": (0,),
@@ -39,7 +40,6 @@ def tell_defaults(name: str, model: PreTrainedModel) -> None:
     if found := changing_defaults(model):
         values = ", ".join(f"{key}={value!r}"[:80] for key, value in found.items())
         _log.warning(
-            "model %r: its generation_config has %s, which generate() follows; a request here has its own",
-            name,
-            values,
+            f"model {name!r}: its generation_config has {values}, which generate() follows; "
+            "a request here has its own"
         )

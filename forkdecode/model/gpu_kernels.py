@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import structlog
 import torch
 from transformers import PreTrainedModel
 
+from forkdecode.logs import get_logger
 from forkdecode.model.device import current
 from forkdecode.model.kv_cache import KvCache
 from forkdecode.model.node_plans import Key, Planners, key_of
@@ -25,7 +25,7 @@ LAST_PLACES = {torch.float16: 1 / 512, torch.bfloat16: 1 / 64}
 """Of outputs that are means of normally distributed values: what they may be off, as a share of the largest.
 A few units in its last place, and less than what one key too many or too few makes."""
 FLOAT32 = 1e-4
-_log = structlog.get_logger("forkdecode.model")
+_log = get_logger(__name__)
 
 
 def kernels_fit(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-import structlog
 import torch
 from transformers.utils.generic import ModelOutput
 
 from forkdecode.kv.forest_plan import ForestPlan
+from forkdecode.logs import get_logger
 from forkdecode.model.device import give_back, lacks_memory
 from forkdecode.model.gpu_kernels import FLOAT32, LAST_PLACES
 from forkdecode.model.kv_cache import KvCache
@@ -23,7 +23,7 @@ MAX_GRAPH_TOKENS = 1024
 """Steps of more tokens compute for so long that launches cost little."""
 FIRST_REST, LONGEST_REST = 16, 4096
 """Steps that run plainly after a capture for which there was no memory: twice as many each time."""
-_log = structlog.get_logger("forkdecode.model")
+_log = get_logger(__name__)
 
 Capture = Callable[[Callable[[], ModelOutput]], tuple[Callable[[], None], ModelOutput]]
 """Runs the work once so that it can be repeated: what repeats it, and the output that it then fills."""

@@ -7,10 +7,10 @@ import mmap
 from collections import defaultdict
 
 import numpy as np
-import structlog
 import torch
 
 from forkdecode.errors import CapacityError
+from forkdecode.logs import get_logger
 from forkdecode.model.info import DTYPE_BYTES, ModelInfo
 from forkdecode.step import I32, BlockMoves
 from forkdecode_kernels.copy_blocks import copy_blocks, zero_blocks
@@ -102,7 +102,7 @@ class KvCache:
 
 
 _CPU = torch.device("cpu")
-_log = structlog.get_logger("forkdecode.model")
+_log = get_logger(__name__)
 
 
 def _host_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import logging
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
@@ -14,10 +13,11 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GgufConfig, PreTrainedModel
 from transformers.utils import logging as hf_logging
 
+from forkdecode.logs import get_logger
 from forkdecode.model.own_tokenizer import open_gguf_tokenizer, open_tokenizer
 from forkdecode.model.support import check_config, refuse
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 Opened = tuple[PreTrainedModel, Any]
 TAKEN = "forkdecode_taken"
 """Attribute of a model whose weights a runner has taken."""
@@ -88,7 +88,7 @@ def _whole(name: str, source: str, dtype: str, where: dict[str, Any]) -> PreTrai
     if wrong:
         raise refuse(name, f"its files don't fit its config: {_some(sorted(wrong))}")
     if more := sorted(told["unexpected_keys"]):
-        _log.warning("model %r has no place for %s, which its files hold", name, _some(more))
+        _log.warning(f"model {name!r} has no place for {_some(more)}, which its files hold")
     return model
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import structlog
 import torch
 
 from benchmarks.gpu import engine
 from benchmarks.gpu.bench import Bench
+from forkdecode.logs import get_logger
 from forkdecode.results import Candidate
 
 BENCH = Bench(rehearse=True)
@@ -63,7 +63,7 @@ def test_is_judged(
 def test_what_the_engine_logs_of_itself_is_read(monkeypatch: pytest.MonkeyPatch, event: str) -> None:
     class Stub:
         def decode(self, *_: object, **__: object) -> list[Result]:
-            structlog.get_logger("forkdecode.model").warning(event, reason="they differ")
+            get_logger("forkdecode.model.graphed").info(event, reason="they differ")
             return [Result(0.0, (1,))]
 
     @contextmanager

@@ -7,9 +7,9 @@ import json
 import logging
 
 import pytest
-import structlog
 
 from forkdecode.engine.log import configure_logs, json_logger
+from forkdecode.logs import get_logger
 
 
 class Broken(io.StringIO):
@@ -45,20 +45,49 @@ def test_what_cannot_be_written_is_no_error(error: Exception) -> None:
 
 def test_the_same_of_what_logs_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
     stream = Broken(ERRORS[0])
-    try:
-        configure_logs(stream)
-        structlog.get_logger("forkdecode.engine").info("lost")
-        logging.getLogger("somebody").warning("lost too")
-        stream.error = None
-        structlog.get_logger("forkdecode.engine").info("kept")
-        logging.getLogger("somebody").warning("kept too")
-        logging.getLogger("somebody").info("not of ours")
-        logging.getLogger("forkdecode.model.default_model").info("fetching")
-    finally:
-        structlog.reset_defaults()
+    configure_logs(stream)
+    get_logger("forkdecode.engine.thread").info("lost")
+    logging.getLogger("somebody").warning("lost too")
+    stream.error = None
+    get_logger("forkdecode.engine.thread").info("kept")
+    logging.getLogger("somebody").warning("kept too")
+    logging.getLogger("somebody").info("not of ours")
+    get_logger("forkdecode.model.default_model").info("fetching")
     assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == [
         "kept",
         "kept too",
         "fetching",
     ]
     assert capsys.readouterr().err == ""
+
+
+def test_a_line_of_ours_reads_as_the_servers_own() -> None:
+    """By the fields, their order, the level and the exception."""
+    ours, servers = io.StringIO(), io.StringIO()
+    configure_logs(ours)
+    log, other = get_logger("forkdecode.engine.journal"), json_logger(servers)
+    for each in (log, other):
+        each.warning("journal_full", file="steps.journal", steps=3)
+        each.error("request_broken", request_id="a", exc_info=ValueError("wrong"))
+    try:
+        raise OSError(28, "No space left on device")
+    except OSError:
+        log.exception("journal_ended", record="write")
+        other.error("journal_ended", record="write", exc_info=True)
+    lines, wanted = (
+        [json.loads(line) for line in stream.getvalue().splitlines()] for stream in (ours, servers)
+    )
+    assert [list(line) for line in lines] == [list(line) for line in wanted]
+    assert list(lines[0]) == ["file", "steps", "event", "level", "timestamp"]
+    for line in (*lines, *wanted):
+        del line["timestamp"]
+    assert lines == wanted
+    assert [line["level"] for line in lines] == ["warning", "error", "error"]
+
+
+def test_a_librarys_line_names_its_logger() -> None:
+    stream = io.StringIO()
+    configure_logs(stream)
+    logging.getLogger("somebody").warning("%d of 100%% kept", 3)
+    line = json.loads(stream.getvalue())
+    assert (line["event"], line["logger"], line["level"]) == ("3 of 100% kept", "somebody", "warning")

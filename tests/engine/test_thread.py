@@ -92,7 +92,9 @@ def test_a_request_that_the_scheduler_chokes_on_fails_alone(monkeypatch: pytest.
     assert_idle(client.engine)
 
 
-def test_an_engine_that_dies_tells_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_dies_tells_everybody(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     client = Client(toy_engine())
 
     def die() -> None:
@@ -111,6 +113,8 @@ def test_an_engine_that_dies_tells_everybody(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(EngineClosedError):
         client.thread.stats()
     client.thread.close()
+    assert caplog.messages == ["engine_died"]
+    assert capsys.readouterr().out == "", "standard output is the program's that has the engine"
 
 
 def test_all_of_a_submission_or_none() -> None:
