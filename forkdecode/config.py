@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, TypedDict, get_args
 
 from forkdecode.checks import check_bool, check_float, check_int, keep, shown
 from forkdecode.errors import invalid
@@ -101,3 +101,23 @@ class EngineConfig:
         if not 0 < share <= 95:
             raise invalid("kv_memory", f"{shown(text)} is not a share", "0% (exclusive) to 95%, or a size")
         return share / 100
+
+
+class EngineKeywords(TypedDict, total=False):
+    """EngineConfig's fields, as keywords of what makes an engine."""
+
+    block_size: int
+    kv_memory: str | int
+    num_blocks: int | None
+    swap_memory: str | int
+    max_step_tokens: int
+    max_prefill_tokens: int
+    max_waiting: int
+    watermark: float
+    prefix_cache: bool
+    preemption: Preemption
+    overcommit: bool
+    aging_steps: int
+    weights: Weights
+    compile: Compile
+    batch_invariant: bool

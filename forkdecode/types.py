@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypedDict
 
 from forkdecode.checks import (
     check_bool,
@@ -64,6 +64,7 @@ __all__ = [
     "HypothesisScorer",
     "LengthNormalised",
     "Message",
+    "OptionKeywords",
     "Options",
     "PrefixFunction",
     "Prompt",
@@ -175,6 +176,32 @@ class Options:
         keep(self, "update_beams", check_int, 0, MAX_COUNT)
         keep(self, "priority", check_int, -(2**31), 2**31 - 1)
         keep(self, "cache_salt", check_unicode)
+
+
+class OptionKeywords(TypedDict, total=False):
+    """Options' fields, as keywords of the verbs: what is normalised there as callers may write it."""
+
+    max_tokens: int
+    min_tokens: int
+    stop: str | Sequence[str]
+    stop_token_ids: Sequence[int]
+    include_stop: bool
+    ignore_eos: bool
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    no_repeat_ngram_size: int
+    logit_bias: Mapping[int, float]
+    bad_words: Sequence[str | Sequence[int]]
+    allowed_token_ids: Sequence[int] | None
+    forced_prefix: str | Sequence[int]
+    constraint: ConstraintSpec | None
+    prefix_allowed_tokens_fn: PrefixFunction | None
+    logprobs: int | None
+    update_every: int
+    update_beams: int
+    priority: int
+    cache_salt: str
 
 
 def _check_function(name: str, value: object, constraint: ConstraintSpec | None) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from types import TracebackType
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
 from forkdecode.calls.arguments import is_batch
 from forkdecode.calls.handle import AsyncHandle
 from forkdecode.calls.many import in_order_async, list_calls
 from forkdecode.calls.tree import AsyncTree
 from forkdecode.client.address import DEFAULT_ADDRESS
-from forkdecode.client.settings import Settings, Tls, check_timeout
+from forkdecode.client.settings import ClientKeywords, Settings, Tls, check_timeout
 from forkdecode.client.siblings import Siblings
 from forkdecode.client.transport import Transport
 from forkdecode.client.tree_links import AsyncRemoteLink
@@ -22,7 +22,7 @@ from forkdecode.rpc.convert_events import engine_stats, score_result, served_mod
 from forkdecode.rpc.convert_prompts import prompt_message
 from forkdecode.rpc.v1 import decode_pb2 as pb
 from forkdecode.tree_types import TreeLimits
-from forkdecode.types import Continuation, Options, Prompt, Strategy
+from forkdecode.types import Continuation, OptionKeywords, Options, Prompt, Strategy
 
 
 class AsyncClient:
@@ -49,7 +49,7 @@ class AsyncClient:
         return self._settings.address
 
     @classmethod
-    async def create(cls, address: str = DEFAULT_ADDRESS, **settings: Any) -> AsyncClient:
+    async def create(cls, address: str = DEFAULT_ADDRESS, **settings: Unpack[ClientKeywords]) -> AsyncClient:
         """Connects, and asks what is served."""
         client = cls(address, **settings)
         try:
@@ -72,7 +72,7 @@ class AsyncClient:
         return self._info
 
     @overload
-    async def decode(
+    async def decode(  # type: ignore[overload-overlap]  # a text is a Sequence[str]
         self,
         prompt: Prompt,
         strategy: Strategy | None = None,
@@ -81,7 +81,7 @@ class AsyncClient:
         chat: bool = False,
         request_id: str | None = None,
         timeout: float | None = None,
-        **given: Any,
+        **given: Unpack[OptionKeywords],
     ) -> DecodeResult: ...
 
     @overload
@@ -94,7 +94,7 @@ class AsyncClient:
         chat: bool = False,
         request_id: Sequence[str] | None = None,
         timeout: float | None = None,
-        **given: Any,
+        **given: Unpack[OptionKeywords],
     ) -> list[DecodeResult]: ...
 
     async def decode(
@@ -106,7 +106,7 @@ class AsyncClient:
         chat: bool = False,
         request_id: Any = None,
         timeout: float | None = None,
-        **given: Any,
+        **given: Unpack[OptionKeywords],
     ) -> DecodeResult | list[DecodeResult]:
         """Client.decode, awaited: a DecodeResult, or a list of them for a list of prompts. Cancelling
         the await cancels the requests."""
@@ -130,7 +130,7 @@ class AsyncClient:
         chat: bool = False,
         request_id: str | None = None,
         timeout: float | None = None,
-        **given: Any,
+        **given: Unpack[OptionKeywords],
     ) -> AsyncGenerator[Event, None]:
         """Client.stream as an async generator: the request is sent when it is first asked for an
         event. Closing it, dropping it, or cancelling who waits for it cancels the request."""
@@ -160,7 +160,7 @@ class AsyncClient:
         request_id: str | None = None,
         stream: bool = False,
         timeout: float | None = None,
-        **given: Any,
+        **given: Unpack[OptionKeywords],
     ) -> AsyncHandle:
         """Client.submit; the request is on its way when this returns."""
         letter = self._writer.decode(
@@ -180,7 +180,7 @@ class AsyncClient:
         progress: bool = True,
         return_errors: bool = False,
         timeout: float | None = None,
-        **given: Any,
+        **given: Unpack[OptionKeywords],
     ) -> AsyncIterator[Any]:
         """Client.decode_many as an async generator."""
 

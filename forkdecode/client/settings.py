@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypedDict
 
 import grpc
 
@@ -78,6 +78,15 @@ def _pem(name: str, value: object) -> bytes | None:
     if not isinstance(content, bytes) or b"-----BEGIN" not in content:
         raise invalid(name, "holds no PEM" if isinstance(content, bytes) else "is no file", allowed)
     return content
+
+
+class ClientKeywords(TypedDict, total=False):
+    """What Client takes beside an address; see there."""
+
+    token: str | None
+    tls: Tls | None
+    timeout: float | None
+    retries: int
 
 
 @dataclass(frozen=True, slots=True)

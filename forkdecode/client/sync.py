@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
 from forkdecode.calls.arguments import is_batch
 from forkdecode.calls.handle import EventStream, Handle
@@ -22,7 +22,7 @@ from forkdecode.rpc.convert_events import engine_stats, score_result, served_mod
 from forkdecode.rpc.convert_prompts import prompt_message
 from forkdecode.rpc.v1 import decode_pb2 as pb
 from forkdecode.tree_types import TreeLimits
-from forkdecode.types import Continuation, Options, Prompt, Strategy
+from forkdecode.types import Continuation, OptionKeywords, Options, Prompt, Strategy
 
 
 class Client:
@@ -66,7 +66,7 @@ class Client:
         return self._info
 
     @overload
-    def decode(
+    def decode(  # type: ignore[overload-overlap]  # a text is a Sequence[str]
         self,
         prompt: Prompt,
         strategy: Strategy | None = None,
@@ -75,7 +75,7 @@ class Client:
         chat: bool = False,
         request_id: str | None = None,
         timeout: float | None = None,
-        **given: Any,
+        **given: Unpack[OptionKeywords],
     ) -> DecodeResult: ...
 
     @overload
@@ -88,7 +88,7 @@ class Client:
         chat: bool = False,
         request_id: Sequence[str] | None = None,
         timeout: float | None = None,
-        **given: Any,
+        **given: Unpack[OptionKeywords],
     ) -> list[DecodeResult]: ...
 
     def decode(
@@ -100,7 +100,7 @@ class Client:
         chat: bool = False,
         request_id: Any = None,
         timeout: float | None = None,
-        **given: Any,
+        **given: Unpack[OptionKeywords],
     ) -> DecodeResult | list[DecodeResult]:
         """LLM.decode by the server. timeout: instead of the client's.
 
@@ -129,7 +129,7 @@ class Client:
         chat: bool = False,
         request_id: str | None = None,
         timeout: float | None = None,
-        **given: Any,
+        **given: Unpack[OptionKeywords],
     ) -> EventStream:
         """Typed events of one request as they come; the last is Finished. A busy network may bring
         several steps as one event. Closing the stream, or dropping it, cancels the request."""
@@ -148,7 +148,7 @@ class Client:
         request_id: str | None = None,
         stream: bool = False,
         timeout: float | None = None,
-        **given: Any,
+        **given: Unpack[OptionKeywords],
     ) -> Handle:
         """Sends a request and returns at once. stream: whether the handle yields events before the
         last. What only the server can refuse comes from the handle."""
@@ -169,7 +169,7 @@ class Client:
         progress: bool = True,
         return_errors: bool = False,
         timeout: float | None = None,
-        **given: Any,
+        **given: Unpack[OptionKeywords],
     ) -> Iterator[Any]:
         """LLM.decode_many by the server: the results of many prompts, in their order, with at most
         `concurrency` of them at work at a time."""

@@ -7,7 +7,7 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
 from transformers import PreTrainedModel
 
@@ -15,18 +15,18 @@ from forkdecode.calls.arguments import is_batch
 from forkdecode.calls.handle import AsyncHandle
 from forkdecode.calls.many import in_order_async, list_calls
 from forkdecode.calls.tree import AsyncTree
-from forkdecode.config import DEFAULT_MODEL
+from forkdecode.config import DEFAULT_MODEL, EngineKeywords
 from forkdecode.constraints.catalogues import Catalogues, Source
 from forkdecode.engine.port import Job
 from forkdecode.engine.sizing import Capacity
-from forkdecode.llm.session import ModelChoice, Session
+from forkdecode.llm.session import LlmKeywords, ModelChoice, Session
 from forkdecode.model.info import ModelInfo
 from forkdecode.requests.prepare import Prepared
 from forkdecode.requests.score import send_scores
 from forkdecode.results import DecodeResult, EngineStats, Event, ScoreResult
 from forkdecode.tree.local import AsyncLocalLink
 from forkdecode.tree_types import OpenTree, TreeLimits
-from forkdecode.types import Continuation, Options, Prompt, Strategy
+from forkdecode.types import Continuation, OptionKeywords, Options, Prompt, Strategy
 
 
 class AsyncLLM:
@@ -43,14 +43,16 @@ class AsyncLLM:
         threads: int | None = None,
         max_positions: int | None = None,
         catalogues: Mapping[str, Source] | None = None,
-        **config: Any,
+        **config: Unpack[EngineKeywords],
     ) -> None:
         choice = ModelChoice(model, tokenizer, dtype, device, threads, max_positions)
         self._session = Session(choice, config, catalogues)
 
     @classmethod
     async def create(
-        cls, model: str | os.PathLike[str] | PreTrainedModel = DEFAULT_MODEL, **settings: Any
+        cls,
+        model: str | os.PathLike[str] | PreTrainedModel = DEFAULT_MODEL,
+        **settings: Unpack[LlmKeywords],
     ) -> AsyncLLM:
         """Loads in a worker thread."""
         return await asyncio.to_thread(cls, model, **settings)
@@ -76,7 +78,7 @@ class AsyncLLM:
         return self._session.engine.capacity
 
     @overload
-    async def decode(
+    async def decode(  # type: ignore[overload-overlap]  # a text is a Sequence[str]
         self,
         prompt: Prompt,
         strategy: Strategy | None = None,
@@ -84,7 +86,7 @@ class AsyncLLM:
         options: Options | None = None,
         chat: bool = False,
         request_id: str | None = None,
-        **given: Any,
+        **given: Unpack[OptionKeywords],
     ) -> DecodeResult: ...
 
     @overload
@@ -96,7 +98,7 @@ class AsyncLLM:
         options: Options | Sequence[Options] | None = None,
         chat: bool = False,
         request_id: Sequence[str] | None = None,
-        **given: Any,
+        **given: Unpack[OptionKeywords],
     ) -> list[DecodeResult]: ...
 
     async def decode(
@@ -107,7 +109,7 @@ class AsyncLLM:
         options: Any = None,
         chat: bool = False,
         request_id: Any = None,
-        **given: Any,
+        **given: Unpack[OptionKeywords],
     ) -> DecodeResult | list[DecodeResult]:
         """LLM.decode, awaited: a DecodeResult, or a list of them for a list of prompts. Cancelling
         the await cancels the requests."""
@@ -136,7 +138,7 @@ class AsyncLLM:
         options: Options | None = None,
         chat: bool = False,
         request_id: str | None = None,
-        **given: Any,
+        **given: Unpack[OptionKeywords],
     ) -> AsyncGenerator[Event, None]:
         """LLM.stream as an async generator: the request is sent when it is first asked for an event.
         Closing it, dropping it, or cancelling who waits for it cancels the request."""
@@ -158,7 +160,7 @@ class AsyncLLM:
         chat: bool = False,
         request_id: str | None = None,
         stream: bool = False,
-        **given: Any,
+        **given: Unpack[OptionKeywords],
     ) -> AsyncHandle:
         """LLM.submit, awaited. Tokenising happens in a worker thread."""
         prepared = await asyncio.to_thread(
@@ -184,7 +186,7 @@ class AsyncLLM:
         concurrency: int = 16,
         progress: bool = True,
         return_errors: bool = False,
-        **given: Any,
+        **given: Unpack[OptionKeywords],
     ) -> AsyncIterator[Any]:
         """LLM.decode_many as an async generator."""
 

@@ -12,7 +12,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from forkdecode.checks import check_int, check_unicode, shown
-from forkdecode.config import MAX_THREADS, EngineConfig
+from forkdecode.config import MAX_THREADS, EngineConfig, EngineKeywords
 from forkdecode.constraints.catalogues import Catalogues, Source
 from forkdecode.engine.start import RunningEngine, start_engine
 from forkdecode.errors import invalid
@@ -23,6 +23,17 @@ from forkdecode.tree.local import OpenSession
 from forkdecode.tree.running import Emit
 from forkdecode.tree.session import Post, TreeSession
 from forkdecode.tree_types import OpenTree, TreeLimits
+
+
+class LlmKeywords(EngineKeywords, total=False):
+    """What LLM takes beside a model; see there."""
+
+    tokenizer: Any | None
+    dtype: str
+    device: str
+    threads: int | None
+    max_positions: int | None
+    catalogues: Mapping[str, Source] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +54,7 @@ class Session:
     def __init__(
         self,
         choice: ModelChoice,
-        config: dict[str, Any],
+        config: Mapping[str, Any],
         catalogues: Mapping[str, Source] | None = None,
     ) -> None:
         settings, threads = make_config(config), choice.threads

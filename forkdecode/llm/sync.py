@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
 from transformers import PreTrainedModel
 
@@ -14,7 +14,7 @@ from forkdecode.calls.arguments import is_batch
 from forkdecode.calls.handle import EventStream, Handle
 from forkdecode.calls.many import in_order
 from forkdecode.calls.tree import Tree
-from forkdecode.config import DEFAULT_MODEL
+from forkdecode.config import DEFAULT_MODEL, EngineKeywords
 from forkdecode.constraints.catalogues import Catalogues, Source
 from forkdecode.engine.port import Job
 from forkdecode.engine.sizing import Capacity
@@ -25,7 +25,7 @@ from forkdecode.requests.score import send_scores
 from forkdecode.results import DecodeResult, EngineStats, ScoreResult
 from forkdecode.tree.local import LocalLink
 from forkdecode.tree_types import OpenTree, TreeLimits
-from forkdecode.types import Continuation, Options, Prompt, Strategy
+from forkdecode.types import Continuation, OptionKeywords, Options, Prompt, Strategy
 
 
 class LLM:
@@ -53,7 +53,7 @@ class LLM:
         threads: int | None = None,
         max_positions: int | None = None,
         catalogues: Mapping[str, Source] | None = None,
-        **config: Any,
+        **config: Unpack[EngineKeywords],
     ) -> None:
         choice = ModelChoice(model, tokenizer, dtype, device, threads, max_positions)
         self._session = Session(choice, config, catalogues)
@@ -79,7 +79,7 @@ class LLM:
         return self._session.engine.capacity
 
     @overload
-    def decode(
+    def decode(  # type: ignore[overload-overlap]  # a text is a Sequence[str]
         self,
         prompt: Prompt,
         strategy: Strategy | None = None,
@@ -87,7 +87,7 @@ class LLM:
         options: Options | None = None,
         chat: bool = False,
         request_id: str | None = None,
-        **given: Any,
+        **given: Unpack[OptionKeywords],
     ) -> DecodeResult: ...
 
     @overload
@@ -99,7 +99,7 @@ class LLM:
         options: Options | Sequence[Options] | None = None,
         chat: bool = False,
         request_id: Sequence[str] | None = None,
-        **given: Any,
+        **given: Unpack[OptionKeywords],
     ) -> list[DecodeResult]: ...
 
     def decode(
@@ -110,7 +110,7 @@ class LLM:
         options: Any = None,
         chat: bool = False,
         request_id: Any = None,
-        **given: Any,
+        **given: Unpack[OptionKeywords],
     ) -> DecodeResult | list[DecodeResult]:
         """Decodes a prompt, or a list of prompts in one batch, and waits.
 
@@ -135,7 +135,7 @@ class LLM:
         options: Options | None = None,
         chat: bool = False,
         request_id: str | None = None,
-        **given: Any,
+        **given: Unpack[OptionKeywords],
     ) -> EventStream:
         """Typed events of one request as they happen; the last is Finished. Closing the stream, or
         dropping it, cancels the request. Raises as decode() does, wrong requests at once."""
@@ -153,7 +153,7 @@ class LLM:
         chat: bool = False,
         request_id: str | None = None,
         stream: bool = False,
-        **given: Any,
+        **given: Unpack[OptionKeywords],
     ) -> Handle:
         """Sends a request and returns at once. stream: whether the handle yields events before the
         last. Raises InvalidRequestError, and CapacityError for what can never be served here."""
@@ -173,7 +173,7 @@ class LLM:
         concurrency: int = 16,
         progress: bool = True,
         return_errors: bool = False,
-        **given: Any,
+        **given: Unpack[OptionKeywords],
     ) -> Iterator[Any]:
         """Yields the results of many prompts in their order, with at most `concurrency` of them at
         work at a time. strategy, options and request_id are one for all, or a list.

@@ -8,7 +8,7 @@ import os
 import weakref
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeVar, overload
+from typing import TypeVar, Unpack, overload
 
 from forkdecode.calls.tree import verbs
 from forkdecode.calls.tree.drawing import draw, write_page
@@ -22,7 +22,7 @@ from forkdecode.calls.tree.view import Reply, TreeView
 from forkdecode.errors import ForkdecodeError, invalid
 from forkdecode.results import ScoredContinuation
 from forkdecode.tree_types import NodeDelta, NodePath, NodeStopped, TreeLimits, TreeOpened
-from forkdecode.types import Greedy, Options, Sample
+from forkdecode.types import Greedy, OptionKeywords, Options, Sample
 
 T = TypeVar("T")
 
@@ -104,7 +104,7 @@ class AsyncTree:
         step: str | Sequence[str] = (),
         seed: int | None = None,
         options: Options | None = None,
-        **given: Any,
+        **given: Unpack[OptionKeywords],
     ) -> list[Node]:
         """Tree.decode, awaited."""
         verb = verbs.decode(nodes, strategy, step, seed, options, given, at_once=False)
@@ -118,7 +118,7 @@ class AsyncTree:
         step: str | Sequence[str] = (),
         seed: int | None = None,
         options: Options | None = None,
-        **given: Any,
+        **given: Unpack[OptionKeywords],
     ) -> list[Node]:
         """Tree.start, awaited: the children are being generated; see wait()."""
         return await self._run(verbs.decode(nodes, strategy, step, seed, options, given, at_once=True))
@@ -131,7 +131,7 @@ class AsyncTree:
         step: str | Sequence[str] = (),
         seed: int | None = None,
         options: Options | None = None,
-        **given: Any,
+        **given: Unpack[OptionKeywords],
     ) -> AsyncGenerator[NodeDelta | NodeStopped, None]:
         """Tree.stream as an async generator: the command is sent when it is first asked for an event.
         Closing it stops the children where they are."""

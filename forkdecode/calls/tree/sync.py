@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, TypeVar, overload
+from typing import TypeVar, Unpack, overload
 
 from forkdecode.calls.tree import verbs
 from forkdecode.calls.tree.drawing import draw, write_page
@@ -23,7 +23,7 @@ from forkdecode.calls.tree.view import Reply, TreeView
 from forkdecode.errors import ForkdecodeError, invalid
 from forkdecode.results import ScoredContinuation
 from forkdecode.tree_types import Command, Decode, NodePath, TreeLimits, TreeOpened
-from forkdecode.types import Greedy, Options, Sample
+from forkdecode.types import Greedy, OptionKeywords, Options, Sample
 
 T = TypeVar("T")
 
@@ -99,7 +99,7 @@ class Tree:
         step: str | Sequence[str] = (),
         seed: int | None = None,
         options: Options | None = None,
-        **given: Any,
+        **given: Unpack[OptionKeywords],
     ) -> list[Node]:
         """Decodes children of one node or of several, all in one batch, and waits for them: strategy.n
         of each node, node by node.
@@ -118,7 +118,7 @@ class Tree:
         step: str | Sequence[str] = (),
         seed: int | None = None,
         options: Options | None = None,
-        **given: Any,
+        **given: Unpack[OptionKeywords],
     ) -> list[Node]:
         """decode() that does not wait: the children are being generated; see wait()."""
         return self._run(verbs.decode(nodes, strategy, step, seed, options, given, at_once=True))
@@ -131,7 +131,7 @@ class Tree:
         step: str | Sequence[str] = (),
         seed: int | None = None,
         options: Options | None = None,
-        **given: Any,
+        **given: Unpack[OptionKeywords],
     ) -> NodeStream:
         """decode() that yields what happens to the children. The command is sent at once; closing the
         stream, or dropping it, stops them where they are."""
