@@ -13,7 +13,8 @@ import pytest
 from mypy import api
 
 from forkdecode import LLM, AsyncClient, AsyncLLM, AsyncTree, Client, EngineConfig, Options, Tree
-from forkdecode.client.settings import ClientKeywords
+from forkdecode.calls.many import ManyKeywords
+from forkdecode.client.settings import ClientKeywords, RemoteManyKeywords
 from forkdecode.config import EngineKeywords
 from forkdecode.llm.session import LlmKeywords
 from forkdecode.types import OptionKeywords
@@ -68,6 +69,13 @@ def test_no_verb_takes_just_any_keyword(verb: Callable[..., Any]) -> None:
     assert not keywords(verb) & names(Options)
 
 
+def test_decode_many_is_typed_as_it_is_made() -> None:
+    for typed, owners in ((ManyKeywords, (LLM, AsyncLLM)), (RemoteManyKeywords, (Client, AsyncClient))):
+        for owner in owners:
+            own = keywords(owner.decode_many) - {"return_errors"}
+            assert set(typed.__annotations__) == own | names(Options)
+
+
 def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> str:
     """What mypy says of a caller's file."""
     (tmp_path / "caller.py").write_text(text)
@@ -114,8 +122,41 @@ async def more() -> None:
 """
 
 
+MANY = """
+from collections.abc import AsyncGenerator, Generator
+from typing import assert_type
+
+from forkdecode.client import AsyncClient, Client
+from forkdecode.errors import ForkdecodeError
+from forkdecode.llm import AsyncLLM, LLM
+from forkdecode.results import DecodeResult
+
+def raised(own: Owner, flag: bool) -> None:
+    results = own.decode_many(["a"], max_tokens=3, concurrency=2, request_id=["b"])
+    assert_type(results, Generator[DecodeResult, None, None])
+    assert_type(own.decode_many(["a"], return_errors=False), Generator[DecodeResult, None, None])
+    results.close()
+    either = own.decode_many(["a"], return_errors=True)
+    assert_type(either, Generator[DecodeResult | ForkdecodeError, None, None])
+    either = own.decode_many(["a"], return_errors=flag)
+
+async def awaited(own: AsyncOwner) -> None:
+    results = own.decode_many(["a"], max_tokens=3)
+    assert_type(results, AsyncGenerator[DecodeResult, None])
+    await results.aclose()
+    either = own.decode_many(["a"], return_errors=True)
+    assert_type(either, AsyncGenerator[DecodeResult | ForkdecodeError, None])
+"""
+
+
 def test_what_is_right_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert checked(tmp_path, monkeypatch, RIGHT) == ""
+
+
+@pytest.mark.parametrize("owner", ["LLM", "Client"])
+def test_the_results_of_many_are_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: str) -> None:
+    said = checked(tmp_path, monkeypatch, MANY.replace("Owner", owner))
+    assert said == ""
 
 
 def test_a_wrong_keyword_is_an_error_before_the_program_runs(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, Protocol, TypeAlias
@@ -15,12 +15,23 @@ from forkdecode.calls.handle import Handle
 from forkdecode.checks import check_bool, check_int, check_items
 from forkdecode.errors import ForkdecodeError, invalid
 from forkdecode.results import DecodeResult
+from forkdecode.types import OptionKeywords, Options
 
 Call: TypeAlias = tuple[Any, Any, Any, Any]
 """A prompt, its strategy, options and request id."""
 MAX_CONCURRENCY = 65_536
 _AHEAD = 8
 """Results that wait for an earlier one are at most so many times the concurrency."""
+
+
+class ManyKeywords(OptionKeywords, total=False):
+    """What decode_many takes beside prompts, a strategy and return_errors; see LLM.decode_many."""
+
+    options: Options | Sequence[Options] | None
+    chat: bool
+    request_id: Sequence[str] | None
+    concurrency: int
+    progress: bool
 
 
 class Start(Protocol):
@@ -41,7 +52,7 @@ def in_order(
     progress: bool,
     *,
     return_errors: bool,
-) -> Iterator[DecodeResult | ForkdecodeError]:
+) -> Generator[DecodeResult | ForkdecodeError, None, None]:
     """The results of all prompts. strategy, options and request_id are one for all, or a list.
 
     progress: show a bar while standard error is a terminal. return_errors: a request's error takes
@@ -56,7 +67,7 @@ def in_order(
 
 def _in_order(
     start: Start, calls: list[Call], concurrency: int, progress: bool, return_errors: bool
-) -> Iterator[DecodeResult | ForkdecodeError]:
+) -> Generator[DecodeResult | ForkdecodeError, None, None]:
     ended: queue.SimpleQueue[int] = queue.SimpleQueue()
     done: set[int] = set()
     waiting: deque[Handle | ForkdecodeError] = deque()
@@ -108,7 +119,7 @@ async def in_order_async(
     progress: bool,
     *,
     return_errors: bool,
-) -> AsyncIterator[DecodeResult | ForkdecodeError]:
+) -> AsyncGenerator[DecodeResult | ForkdecodeError, None]:
     """The same for coroutines; see in_order."""
     check_int("concurrency", concurrency, 1, MAX_CONCURRENCY)
     check_bool("return_errors", return_errors)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Unpack, overload
+from typing import Any, Literal, Unpack, overload
 
 from forkdecode.calls.arguments import is_batch
 from forkdecode.calls.handle import AsyncHandle
 from forkdecode.calls.many import in_order_async, list_calls
 from forkdecode.calls.tree import AsyncTree
 from forkdecode.client.address import DEFAULT_ADDRESS
-from forkdecode.client.settings import ClientKeywords, Settings, Tls, check_timeout
+from forkdecode.client.settings import ClientKeywords, RemoteManyKeywords, Settings, Tls, check_timeout
 from forkdecode.client.siblings import Siblings
 from forkdecode.client.transport import Transport
 from forkdecode.client.tree_links import AsyncRemoteLink
 from forkdecode.client.writer import Letter, Writer, detokenize_request, open_tree, read_events, resume_tree
-from forkdecode.errors import UnavailableError
+from forkdecode.errors import ForkdecodeError, UnavailableError
 from forkdecode.results import DecodeResult, EngineStats, Event, ScoreResult, ServedModel
 from forkdecode.rpc.convert_events import engine_stats, score_result, served_model
 from forkdecode.rpc.convert_prompts import prompt_message
@@ -168,20 +168,40 @@ class AsyncClient:
         )
         return self._start(letter, self._seconds(timeout))
 
+    @overload
     def decode_many(
         self,
         prompts: Iterable[Prompt],
-        strategy: Any = None,
+        strategy: Strategy | Sequence[Strategy] | None = None,
         *,
-        options: Any = None,
+        return_errors: Literal[False] = False,
+        **given: Unpack[RemoteManyKeywords],
+    ) -> AsyncGenerator[DecodeResult, None]: ...
+
+    @overload
+    def decode_many(
+        self,
+        prompts: Iterable[Prompt],
+        strategy: Strategy | Sequence[Strategy] | None = None,
+        *,
+        return_errors: bool,
+        **given: Unpack[RemoteManyKeywords],
+    ) -> AsyncGenerator[DecodeResult | ForkdecodeError, None]: ...
+
+    def decode_many(
+        self,
+        prompts: Iterable[Prompt],
+        strategy: Strategy | Sequence[Strategy] | None = None,
+        *,
+        options: Options | Sequence[Options] | None = None,
         chat: bool = False,
-        request_id: Any = None,
+        request_id: Sequence[str] | None = None,
         concurrency: int = 16,
         progress: bool = True,
         return_errors: bool = False,
         timeout: float | None = None,
         **given: Unpack[OptionKeywords],
-    ) -> AsyncIterator[Any]:
+    ) -> AsyncGenerator[DecodeResult | ForkdecodeError, None]:
         """Client.decode_many as an async generator."""
 
         seconds, siblings = self._seconds(timeout), Siblings()

@@ -9,6 +9,7 @@ from typing import TypeAlias, TypedDict
 
 import grpc
 
+from forkdecode.calls.many import ManyKeywords
 from forkdecode.checks import check_float, check_int, check_unicode, keep, shown
 from forkdecode.client.address import DEFAULT_ADDRESS, check_address
 from forkdecode.client.forks import GRPC
@@ -87,6 +88,12 @@ class ClientKeywords(TypedDict, total=False):
     tls: Tls | None
     timeout: float | None
     retries: int
+
+
+class RemoteManyKeywords(ManyKeywords, total=False):
+    """What Client.decode_many takes besides."""
+
+    timeout: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Unpack, overload
+from typing import Any, Literal, Unpack, overload
 
 from forkdecode.calls.arguments import is_batch
 from forkdecode.calls.handle import EventStream, Handle
@@ -13,10 +13,11 @@ from forkdecode.calls.many import in_order
 from forkdecode.calls.tree import Tree
 from forkdecode.client.address import DEFAULT_ADDRESS
 from forkdecode.client.sending import Link, Sending
-from forkdecode.client.settings import Settings, Tls, check_timeout
+from forkdecode.client.settings import RemoteManyKeywords, Settings, Tls, check_timeout
 from forkdecode.client.siblings import Siblings
 from forkdecode.client.tree_links import RemoteLink
 from forkdecode.client.writer import Letter, Writer, detokenize_request, open_tree, read_events, resume_tree
+from forkdecode.errors import ForkdecodeError
 from forkdecode.results import DecodeResult, EngineStats, ScoreResult, ServedModel
 from forkdecode.rpc.convert_events import engine_stats, score_result, served_model
 from forkdecode.rpc.convert_prompts import prompt_message
@@ -157,20 +158,40 @@ class Client:
         )
         return self._start(letter, self._seconds(timeout))
 
+    @overload
     def decode_many(
         self,
         prompts: Iterable[Prompt],
-        strategy: Any = None,
+        strategy: Strategy | Sequence[Strategy] | None = None,
         *,
-        options: Any = None,
+        return_errors: Literal[False] = False,
+        **given: Unpack[RemoteManyKeywords],
+    ) -> Generator[DecodeResult, None, None]: ...
+
+    @overload
+    def decode_many(
+        self,
+        prompts: Iterable[Prompt],
+        strategy: Strategy | Sequence[Strategy] | None = None,
+        *,
+        return_errors: bool,
+        **given: Unpack[RemoteManyKeywords],
+    ) -> Generator[DecodeResult | ForkdecodeError, None, None]: ...
+
+    def decode_many(
+        self,
+        prompts: Iterable[Prompt],
+        strategy: Strategy | Sequence[Strategy] | None = None,
+        *,
+        options: Options | Sequence[Options] | None = None,
         chat: bool = False,
-        request_id: Any = None,
+        request_id: Sequence[str] | None = None,
         concurrency: int = 16,
         progress: bool = True,
         return_errors: bool = False,
         timeout: float | None = None,
         **given: Unpack[OptionKeywords],
-    ) -> Iterator[Any]:
+    ) -> Generator[DecodeResult | ForkdecodeError, None, None]:
         """LLM.decode_many by the server: the results of many prompts, in their order, with at most
         `concurrency` of them at work at a time."""
         seconds, siblings = self._seconds(timeout), Siblings()

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Unpack, overload
+from typing import Any, Literal, Unpack, overload
 
 from transformers import PreTrainedModel
 
 from forkdecode.calls.arguments import is_batch
 from forkdecode.calls.handle import AsyncHandle
-from forkdecode.calls.many import in_order_async, list_calls
+from forkdecode.calls.many import ManyKeywords, in_order_async, list_calls
 from forkdecode.calls.tree import AsyncTree
 from forkdecode.config import DEFAULT_MODEL, EngineKeywords
 from forkdecode.constraints.catalogues import Catalogues, Source
 from forkdecode.engine.port import Job
 from forkdecode.engine.sizing import Capacity
+from forkdecode.errors import ForkdecodeError
 from forkdecode.llm.session import LlmKeywords, ModelChoice, Session
 from forkdecode.model.info import ModelInfo
 from forkdecode.requests.prepare import Prepared
@@ -55,7 +56,7 @@ class AsyncLLM:
         **settings: Unpack[LlmKeywords],
     ) -> AsyncLLM:
         """Loads in a worker thread."""
-        return await asyncio.to_thread(cls, model, **settings)
+        return await asyncio.to_thread(lambda: cls(model, **settings))
 
     @property
     def info(self) -> ModelInfo:
@@ -175,19 +176,39 @@ class AsyncLLM:
         )
         return self._start([prepared])[0]
 
+    @overload
     def decode_many(
         self,
         prompts: Iterable[Prompt],
-        strategy: Any = None,
+        strategy: Strategy | Sequence[Strategy] | None = None,
         *,
-        options: Any = None,
+        return_errors: Literal[False] = False,
+        **given: Unpack[ManyKeywords],
+    ) -> AsyncGenerator[DecodeResult, None]: ...
+
+    @overload
+    def decode_many(
+        self,
+        prompts: Iterable[Prompt],
+        strategy: Strategy | Sequence[Strategy] | None = None,
+        *,
+        return_errors: bool,
+        **given: Unpack[ManyKeywords],
+    ) -> AsyncGenerator[DecodeResult | ForkdecodeError, None]: ...
+
+    def decode_many(
+        self,
+        prompts: Iterable[Prompt],
+        strategy: Strategy | Sequence[Strategy] | None = None,
+        *,
+        options: Options | Sequence[Options] | None = None,
         chat: bool = False,
-        request_id: Any = None,
+        request_id: Sequence[str] | None = None,
         concurrency: int = 16,
         progress: bool = True,
         return_errors: bool = False,
         **given: Unpack[OptionKeywords],
-    ) -> AsyncIterator[Any]:
+    ) -> AsyncGenerator[DecodeResult | ForkdecodeError, None]:
         """LLM.decode_many as an async generator."""
 
         async def decode(prompt: Any, strategy: Any, options: Any, name: Any) -> DecodeResult:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Unpack, overload
+from typing import Any, Literal, Unpack, overload
 
 from transformers import PreTrainedModel
 
 from forkdecode.calls.arguments import is_batch
 from forkdecode.calls.handle import EventStream, Handle
-from forkdecode.calls.many import in_order
+from forkdecode.calls.many import ManyKeywords, in_order
 from forkdecode.calls.tree import Tree
 from forkdecode.config import DEFAULT_MODEL, EngineKeywords
 from forkdecode.constraints.catalogues import Catalogues, Source
 from forkdecode.engine.port import Job
 from forkdecode.engine.sizing import Capacity
+from forkdecode.errors import ForkdecodeError
 from forkdecode.llm.session import ModelChoice, Session
 from forkdecode.model.info import ModelInfo
 from forkdecode.requests.prepare import Prepared
@@ -162,19 +163,39 @@ class LLM:
         )
         return self._start([prepared])[0]
 
+    @overload
     def decode_many(
         self,
         prompts: Iterable[Prompt],
-        strategy: Any = None,
+        strategy: Strategy | Sequence[Strategy] | None = None,
         *,
-        options: Any = None,
+        return_errors: Literal[False] = False,
+        **given: Unpack[ManyKeywords],
+    ) -> Generator[DecodeResult, None, None]: ...
+
+    @overload
+    def decode_many(
+        self,
+        prompts: Iterable[Prompt],
+        strategy: Strategy | Sequence[Strategy] | None = None,
+        *,
+        return_errors: bool,
+        **given: Unpack[ManyKeywords],
+    ) -> Generator[DecodeResult | ForkdecodeError, None, None]: ...
+
+    def decode_many(
+        self,
+        prompts: Iterable[Prompt],
+        strategy: Strategy | Sequence[Strategy] | None = None,
+        *,
+        options: Options | Sequence[Options] | None = None,
         chat: bool = False,
-        request_id: Any = None,
+        request_id: Sequence[str] | None = None,
         concurrency: int = 16,
         progress: bool = True,
         return_errors: bool = False,
         **given: Unpack[OptionKeywords],
-    ) -> Iterator[Any]:
+    ) -> Generator[DecodeResult | ForkdecodeError, None, None]:
         """Yields the results of many prompts in their order, with at most `concurrency` of them at
         work at a time. strategy, options and request_id are one for all, or a list.
 
