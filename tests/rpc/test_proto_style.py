@@ -92,6 +92,8 @@ def problems(file: descriptor_pb2.FileDescriptorProto) -> list[str]:
             found.append(f"{one.kind} {one.name} has no comment")
         elif not re.search(r"[.?!)]$", one.comment):
             found.append(f"the comment of {one.kind} {one.name} is no sentence")
+        elif one.kind != "value" and len(one.comment.split()) < 2:
+            found.append(f"the comment of {one.kind} {one.name} says nothing")
         found.extend(_of_kind(one))
     return found
 
@@ -171,7 +173,7 @@ service Things {
 // No sentence
 message Thing {
   string BadName = 1;
-  // Good.
+  // Which.
   string good = 3;
 }
 // An enum.
@@ -197,6 +199,7 @@ def test_the_check_finds_what_is_wrong(tmp_path: Path) -> None:
         "method Steer has no comment",
         "the messages of Steer are no commands and events",
         "the comment of message Thing is no sentence",
+        "the comment of field good says nothing",
         "the numbers of Thing have gaps that are not reserved",
         "field BadName has no comment",
         "field BadName is misnamed",

@@ -26,13 +26,13 @@ if _version_not_supported:
 
 
 class DecodeServiceStub(object):
-    """Decoding, scoring and what a client must know of the model. Standard beside it: grpc.health.v1 and reflection.
+    """Decoding, scoring, and information about the model. A server also offers grpc.health.v1 and reflection.
 
-    A server with tokens wants the metadata `authorization: Bearer TOKEN` with every call but those of health.
+    A server with tokens requires the metadata `authorization: Bearer TOKEN` on every call except health checks.
 
-    Errors carry google.rpc details: BadRequest names the field at fault by its path, RetryInfo says when to try again,
-    ErrorInfo (domain "forkdecode") holds the error's name as its reason, and in its metadata "request_id", "limit" and
-    "field", the SDK's name of the field.
+    Errors carry google.rpc details: BadRequest has the path of the field at fault, RetryInfo the delay after which to
+    retry, and ErrorInfo (domain "forkdecode") the error's name as its reason, with "request_id", "limit" and "field"
+    (the SDK's name for the field) in its metadata.
     """
 
     def __init__(self, channel):
@@ -79,66 +79,66 @@ class DecodeServiceStub(object):
 
 
 class DecodeServiceServicer(object):
-    """Decoding, scoring and what a client must know of the model. Standard beside it: grpc.health.v1 and reflection.
+    """Decoding, scoring, and information about the model. A server also offers grpc.health.v1 and reflection.
 
-    A server with tokens wants the metadata `authorization: Bearer TOKEN` with every call but those of health.
+    A server with tokens requires the metadata `authorization: Bearer TOKEN` on every call except health checks.
 
-    Errors carry google.rpc details: BadRequest names the field at fault by its path, RetryInfo says when to try again,
-    ErrorInfo (domain "forkdecode") holds the error's name as its reason, and in its metadata "request_id", "limit" and
-    "field", the SDK's name of the field.
+    Errors carry google.rpc details: BadRequest has the path of the field at fault, RetryInfo the delay after which to
+    retry, and ErrorInfo (domain "forkdecode") the error's name as its reason, with "request_id", "limit" and "field"
+    (the SDK's name for the field) in its metadata.
     """
 
     def Decode(self, request, context):
-        """Decodes one prompt by one strategy and streams what happens. The last event holds `finished`. Cancelling the
-        call, its deadline, or losing the connection ends the request and frees its blocks.
+        """Decodes one prompt with one strategy and streams events. The last event holds `finished`. Cancelling the call,
+        reaching its deadline, or losing the connection ends the request and frees its blocks.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Score(self, request, context):
-        """How likely the model finds each of several continuations of one prompt. The prompt is computed and stored once.
+        """Returns the log-likelihood of each of several continuations of one prompt. The prompt is computed and stored once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Session(self, request_iterator, context):
-        """A tree of sequences that the client steers, command by command. The first command opens a session or resumes one;
-        the first event tells what it is. Every command after that is accepted, and later done, or refused by itself, which
-        changes nothing and does not end the call. Commands are carried out in the order in which they are sent.
+        """A tree of sequences that the client steers, command by command. The first command opens or resumes a session; the
+        first event describes it. Every later command is either accepted and later done, or refused, which changes nothing
+        and does not end the call. Commands are carried out in the order in which they are sent.
 
-        `close_tree` ends the session. A call that ends in any other way leaves the session as it is, running on, for
-        TreeOpened.grace seconds, in which it can be resumed by its name and secret; then all it holds is freed. A client
-        that sends no more (half-closes) hears of its commands to their end.
+        `close_tree` ends the session. After any other end of the call the session continues for TreeOpened.grace seconds,
+        during which it can be resumed by its name and secret; then everything it holds is freed. A client that half-closes
+        still receives the answers to all its commands.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Tokenize(self, request, context):
-        """Text to token ids.
+        """Converts text to token ids.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Detokenize(self, request, context):
-        """Token ids to text.
+        """Converts token ids to text.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetModel(self, request, context):
-        """What is served, and its limits.
+        """Describes the model that is served, and the server's limits.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetStats(self, request, context):
-        """What the engine is doing and has done.
+        """Returns the state and the counters of the engine.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -191,13 +191,13 @@ def add_DecodeServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class DecodeService(object):
-    """Decoding, scoring and what a client must know of the model. Standard beside it: grpc.health.v1 and reflection.
+    """Decoding, scoring, and information about the model. A server also offers grpc.health.v1 and reflection.
 
-    A server with tokens wants the metadata `authorization: Bearer TOKEN` with every call but those of health.
+    A server with tokens requires the metadata `authorization: Bearer TOKEN` on every call except health checks.
 
-    Errors carry google.rpc details: BadRequest names the field at fault by its path, RetryInfo says when to try again,
-    ErrorInfo (domain "forkdecode") holds the error's name as its reason, and in its metadata "request_id", "limit" and
-    "field", the SDK's name of the field.
+    Errors carry google.rpc details: BadRequest has the path of the field at fault, RetryInfo the delay after which to
+    retry, and ErrorInfo (domain "forkdecode") the error's name as its reason, with "request_id", "limit" and "field"
+    (the SDK's name for the field) in its metadata.
     """
 
     @staticmethod
