@@ -10,8 +10,8 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from forkdecode.config import DEFAULT_MODEL, EngineConfig
-from forkdecode.constraint_types import FromCatalogue, JsonSchema, Lark, Regex
+from forkdecode.config import DEFAULT_MODEL, DType, EngineConfig, EngineKeywords
+from forkdecode.constraint_types import ConstraintSpec, FromCatalogue, JsonSchema, Lark, Regex
 from forkdecode.errors import (
     AuthenticationError,
     CancelledError,
@@ -36,6 +36,7 @@ from forkdecode.results import (
     EngineStats,
     Event,
     Finished,
+    FinishReason,
     LiveBeam,
     ScoredContinuation,
     ScoreResult,
@@ -48,12 +49,18 @@ from forkdecode.tree_types import NodeDelta, NodePath, NodeStopped, TreeLimits
 from forkdecode.types import (
     Beam,
     BestOf,
+    Continuation,
     Contrastive,
     CustomScorer,
     DiverseBeam,
     Greedy,
+    HypothesisScorer,
     LengthNormalised,
+    Message,
+    OptionKeywords,
     Options,
+    PrefixFunction,
+    Prompt,
     Sample,
     StochasticBeam,
     Strategy,
@@ -62,12 +69,17 @@ from forkdecode.types import (
 if TYPE_CHECKING:
     from forkdecode.calls.handle import AsyncHandle, EventStream, Handle
     from forkdecode.calls.tree import AsyncTree, Node, NodeStream, Tree
+    from forkdecode.calls.tree.verbs import Nodes
     from forkdecode.client import AsyncClient, Client, Tls
     from forkdecode.constraints.catalogue import Catalogue
     from forkdecode.constraints.catalogue_build import build_catalogue
     from forkdecode.constraints.catalogue_file import open_catalogue, save_catalogue
     from forkdecode.constraints.catalogues import Catalogues
+    from forkdecode.engine.sizing import Capacity
     from forkdecode.llm import LLM, AsyncLLM
+    from forkdecode.model.info import ModelInfo
+
+    __version__: str
 
 # Read by OpenMP when torch is loaded. Its threads would otherwise spin between two products, on cores
 # that others want to use, our own kernels' threads among them. What is set stays.
@@ -86,6 +98,9 @@ _LAZY = {
     "AsyncTree": "forkdecode.calls.tree",
     "Node": "forkdecode.calls.tree",
     "NodeStream": "forkdecode.calls.tree",
+    "Nodes": "forkdecode.calls.tree.verbs",
+    "Capacity": "forkdecode.engine.sizing",
+    "ModelInfo": "forkdecode.model.info",
     "Catalogue": "forkdecode.constraints.catalogue",
     "Catalogues": "forkdecode.constraints.catalogues",
     "build_catalogue": "forkdecode.constraints.catalogue_build",
@@ -95,10 +110,14 @@ _LAZY = {
 """Where each name is that is imported when first used."""
 
 
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(importlib.import_module(_LAZY[name]), name)
-    raise AttributeError(f"module 'forkdecode' has no attribute {name!r}")
+if not TYPE_CHECKING:  # which would take any name for one of ours
+
+    def __getattr__(name: str) -> Any:
+        if name in _LAZY:
+            return getattr(importlib.import_module(_LAZY[name]), name)
+        if name == "__version__":
+            return importlib.import_module("importlib.metadata").version("forkdecode")
+        raise AttributeError(f"module 'forkdecode' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
@@ -119,33 +138,42 @@ __all__ = [
     "CancelledError",
     "Candidate",
     "CandidateFinished",
+    "Capacity",
     "CapacityError",
     "Catalogue",
     "Catalogues",
     "Client",
     "Committed",
+    "ConstraintSpec",
+    "Continuation",
     "Contrastive",
     "CustomScorer",
+    "DType",
     "DeadlineError",
     "DecodeResult",
     "Delta",
     "DiverseBeam",
     "EngineClosedError",
     "EngineConfig",
+    "EngineKeywords",
     "EngineStats",
     "Event",
     "EventStream",
+    "FinishReason",
     "Finished",
     "ForkdecodeError",
     "FromCatalogue",
     "Greedy",
     "GroupFailedError",
     "Handle",
+    "HypothesisScorer",
     "InvalidRequestError",
     "JsonSchema",
     "Lark",
     "LengthNormalised",
     "LiveBeam",
+    "Message",
+    "ModelInfo",
     "ModelLoadError",
     "NoLegalTokenError",
     "Node",
@@ -153,7 +181,11 @@ __all__ = [
     "NodePath",
     "NodeStopped",
     "NodeStream",
+    "Nodes",
+    "OptionKeywords",
     "Options",
+    "PrefixFunction",
+    "Prompt",
     "QueueFullError",
     "Regex",
     "Sample",

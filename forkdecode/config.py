@@ -10,6 +10,8 @@ from typing import Literal, TypeAlias, TypedDict, get_args
 from forkdecode.checks import check_bool, check_float, check_int, keep, shown
 from forkdecode.errors import invalid
 
+DType: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
+"""Of weights and KV cache; "auto" is a model's own, or what its device multiplies natively."""
 Preemption: TypeAlias = Literal["auto", "recompute", "swap"]
 Weights: TypeAlias = Literal["native", "int8"]
 Compile: TypeAlias = Literal["none", "layers"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from forkdecode.checks import check_int, check_unicode, shown
-from forkdecode.config import DEFAULT_MODEL, MAX_THREADS, EngineConfig
+from forkdecode.config import DEFAULT_MODEL, MAX_THREADS, DType, EngineConfig
 from forkdecode.engine.port import Job
 from forkdecode.engine.rotation import Rotation
 from forkdecode.engine.sizing import Capacity
@@ -39,7 +39,7 @@ class EngineProcess:
         self,
         model: str | os.PathLike[str] = DEFAULT_MODEL,
         *,
-        dtype: str = "auto",
+        dtype: DType = "auto",
         device: str = "auto",
         threads: int | None = None,
         max_positions: int | None = None,

@@ -15,8 +15,9 @@ from forkdecode.calls.arguments import is_batch
 from forkdecode.calls.handle import AsyncHandle
 from forkdecode.calls.many import ManyKeywords, in_order_async, list_calls
 from forkdecode.calls.tree import AsyncTree
-from forkdecode.config import DEFAULT_MODEL, EngineKeywords
-from forkdecode.constraints.catalogues import Catalogues, Source
+from forkdecode.config import DEFAULT_MODEL, DType, EngineKeywords
+from forkdecode.constraints.catalogue import Catalogue
+from forkdecode.constraints.catalogues import Catalogues
 from forkdecode.engine.port import Job
 from forkdecode.engine.sizing import Capacity
 from forkdecode.errors import ForkdecodeError
@@ -39,11 +40,11 @@ class AsyncLLM:
         model: str | os.PathLike[str] | PreTrainedModel = DEFAULT_MODEL,
         *,
         tokenizer: Any | None = None,
-        dtype: str = "auto",
+        dtype: DType = "auto",
         device: str = "auto",
         threads: int | None = None,
         max_positions: int | None = None,
-        catalogues: Mapping[str, Source] | None = None,
+        catalogues: Mapping[str, Catalogue | str | os.PathLike[str]] | None = None,
         **config: Unpack[EngineKeywords],
     ) -> None:
         choice = ModelChoice(model, tokenizer, dtype, device, threads, max_positions)

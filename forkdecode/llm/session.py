@@ -12,7 +12,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from forkdecode.checks import check_int, check_unicode, shown
-from forkdecode.config import MAX_THREADS, EngineConfig, EngineKeywords
+from forkdecode.config import MAX_THREADS, DType, EngineConfig, EngineKeywords
 from forkdecode.constraints.catalogues import Catalogues, Source
 from forkdecode.engine.start import RunningEngine, start_engine
 from forkdecode.errors import invalid
@@ -29,7 +29,7 @@ class LlmKeywords(EngineKeywords, total=False):
     """What LLM takes beside a model; see there."""
 
     tokenizer: Any | None
-    dtype: str
+    dtype: DType
     device: str
     threads: int | None
     max_positions: int | None
@@ -42,7 +42,7 @@ class ModelChoice:
 
     model: Any
     tokenizer: Any
-    dtype: str
+    dtype: DType
     device: str
     threads: int | None
     max_positions: int | None

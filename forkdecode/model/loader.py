@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -20,7 +20,6 @@ from forkdecode.model.probe import probe
 from forkdecode.model.support import check_config, check_positions, one_line
 from forkdecode.model.weights import TAKEN, Opened, check_floats, convert, open_gguf, open_pretrained, quiet
 
-DType: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
 # Architectures without a limit of their own: positions are int32 in the kernels.
 _UNBOUNDED = 2**31 - 1
 _CPU = torch.device("cpu")
