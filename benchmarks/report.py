@@ -1,11 +1,11 @@
-"""Records of benchmarks as the tables and plots of docs/performance.md.
+"""Records of benchmarks as the tables and plots of docs/performance.md and docs/capacity.md.
 
     python -m benchmarks.report [--records FOLDER] [--docs FOLDER] [--check] [--no-plots]
     python -m benchmarks.report --merge FILE ... [--model NAME] [--records FOLDER]
 
-Reads records/*.jsonl; of several records of the same measurement the last counts. In performance.md
-each table stands between the lines `<!-- table: NAME -->` and `<!-- end -->` and is written anew; the
-plots go to docs/plots. --check writes nothing and fails where a table is not what the records say.
+Reads records/*.jsonl; of several records of the same measurement the last counts. In both pages each
+table stands between the lines `<!-- table: NAME -->` and `<!-- end -->` and is rewritten; the plots go to
+docs/plots. --check writes nothing and fails where a table is not what the records say.
 
 --merge appends what a benchmark wrote with `--record FILE` to the committed records, without the paths of
 the machine in its command; nothing else is done. --model: what the model is called whose folder was given.
@@ -28,6 +28,7 @@ from benchmarks.report_summary import summary
 from benchmarks.report_tables import TABLES, Result
 
 HERE = Path(__file__).parent
+PAGES = ("performance.md", "capacity.md")
 KEYS = {
     "parity": ("model", "case"),
     "memory": ("model", "trace", "kind", "width"),
@@ -119,15 +120,13 @@ def main() -> None:
     if args.merge:
         return
     results = read(args.records)
-    page = args.docs / "performance.md"
-    before = page.read_text()
-    after = filled(before, results)
-    if args.check:
-        if after != before:
+    for page in (args.docs / name for name in PAGES):
+        before = page.read_text()
+        after = filled(before, results)
+        if args.check and after != before:
             raise SystemExit(f"{page.name}: tables are not what the records say; run benchmarks.report")
-        return
-    page.write_text(after)
-    if not args.no_plots:
+        page.write_text(after)
+    if not (args.check or args.no_plots):
         from benchmarks.report_plots import plots
 
         for path in plots(results, args.docs / "plots"):

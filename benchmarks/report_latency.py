@@ -7,7 +7,7 @@ from typing import Any
 from benchmarks.peers.arrivals import MEASURES
 from benchmarks.peers.workloads import ALONE
 from benchmarks.report_layout import table
-from benchmarks.report_throughput import compared, name, slower_in, where
+from benchmarks.report_throughput import compared, described, name, slower_in, where
 
 Result = dict[str, Any]
 ORDER = [w.name for w in ALONE]
@@ -55,4 +55,4 @@ def losses(results: list[Result]) -> str:
 
 def short(r: Result, measure: str) -> str:
     """What a time is of, in a few words."""
-    return f"{r['workload']} {WHAT[measure]}"
+    return f"{WHAT[measure]}, {described(r['workload'])}"

@@ -127,18 +127,18 @@ def served(results: list[Result]) -> str:
     return table(["load", *SYSTEM_NAMES, *(f"{a} / {b}" for a, b in PAIRS)], rows)
 
 
-def capacity(results: list[Result]) -> str:
-    """What is served with sharing, and over what is without; without the host's time and then with it."""
-    by_load: dict[tuple[Any, ...], list[str]] = {}
-    for key, most in sorted(most_served(results).items(), key=lambda pair: pair[0][-1] or ""):
+def capacity(results: list[Result]) -> dict[str, str]:
+    """By load what is served with sharing, and over what is without; with the host's time too."""
+    told = {}
+    by_load = sorted(most_served(results).items(), key=lambda pair: (*pair[0][:3], pair[0][-1] or ""))
+    for key, most in by_load:
         if {"forest", "unshared"} <= most.keys():
-            clock = " with the host's time" if key[-1] else ""
-            told = f"{most['forest']:.3g}/s, {most['forest'] / most['unshared']:.2f}x{clock}"
-            by_load.setdefault(key[:-1], []).append(told)
-    return ". ".join(
-        f"{model} on {devices} x {accelerator}, {kind} {width}: {'; '.join(parts)}"
-        for (model, accelerator, devices, _, kind, width, _), parts in by_load.items()
-    )
+            model, accelerator, devices, _, kind, width, _, host = key
+            clock = ", with the host's time" if host else ""
+            ratio = most["forest"] / most["unshared"]
+            load = f"{model} on {devices} x {accelerator}, {kind} {width}{clock}"
+            told[load] = f"{most['forest']:.3g}/s, {ratio:.2f}x"
+    return told
 
 
 def attained(results: list[Result]) -> dict[tuple[Any, ...], dict[str, float]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from statistics import median
 from typing import Any
 
@@ -11,7 +11,8 @@ from benchmarks.report_layout import spread, table
 from benchmarks.report_simulate import capacity
 
 Result = dict[str, Any]
-Say = Callable[[list[Result]], str]
+Say = Callable[[list[Result]], str | dict[str, str]]
+"""One number, or several by what each is of."""
 
 
 def parity(results: list[Result]) -> str:
@@ -29,13 +30,21 @@ def parity(results: list[Result]) -> str:
 
 
 def summary(results: Mapping[str, list[Result]]) -> str:
-    """A row for each claim that has records."""
+    """A row for each number of each claim that has records."""
     rows = [
-        [claim, number, f"`python -m benchmarks.{command}`"]
+        [claim, what, number, f"`python -m benchmarks.{command}`"]
         for claim, benchmark, say, command in CLAIMS
-        if results.get(benchmark) and (number := say(results[benchmark]))
+        if results.get(benchmark)
+        for what, number in _parts(say(results[benchmark]))
     ]
-    return table(["claim", "number", "command"], rows)
+    return table(["claim", "of", "number", "command"], rows)
+
+
+def _parts(said: str | dict[str, str]) -> Iterable[tuple[str, str]]:
+    """What each number is of, and the number; nothing where nothing was said."""
+    if isinstance(said, dict):
+        return said.items()
+    return [("", said)] if said else []
 
 
 def said_equal(results: list[Result]) -> str:
@@ -43,43 +52,41 @@ def said_equal(results: list[Result]) -> str:
     return f"{equal} of {len(results)} cases, scores within {max(r['score_error'] for r in results):.1e}"
 
 
-def said_throughput(results: list[Result]) -> str:
-    """By dtype; of the usual runs."""
-    found: dict[str, dict[str, list[float]]] = {}
-    for r in results:
+def said_throughput(results: list[Result]) -> dict[str, str]:
+    """By dtype and workload, over each peer; of the usual runs."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for r in sorted(results, key=lambda r: report_throughput.ORDER.index(r["workload"])):
         if "ratio" in r and report_throughput.usual(r):
-            found.setdefault(r["dtype"], {}).setdefault(report_throughput.name(r), []).append(r["ratio"])
-    return _ranges(found)
+            key = r["dtype"], report_throughput.described(r["workload"])
+            found.setdefault(key, []).append(f"{report_throughput.name(r)} {r['ratio']:.1f}x")
+    return _of_each(found)
 
 
-def said_alone(results: list[Result]) -> str:
-    """By dtype, over the peers; of the usual runs."""
-    found: dict[str, dict[str, list[float]]] = {}
+def said_alone(results: list[Result]) -> dict[str, str]:
+    """By dtype, request and time, over each peer; of the usual runs."""
+    found: dict[tuple[str, str], list[str]] = {}
     for r in filter(report_throughput.usual, results):
         for measure in report_latency.measured(r):
-            what = report_latency.short(r, measure)
-            found.setdefault(r["dtype"], {}).setdefault(what, []).append(r[measure]["ratio"])
-    return _ranges(found)
+            key = r["dtype"], report_latency.short(r, measure)
+            found.setdefault(key, []).append(f"{report_throughput.name(r)} {r[measure]['ratio']:.1f}x")
+    return _of_each(found)
 
 
-def _ranges(found: Mapping[str, Mapping[str, list[float]]]) -> str:
-    """Of ratios by dtype and name."""
-    told = []
-    for dtype, by_name in sorted(found.items(), reverse=True):
-        ranges = ", ".join(f"{name} {spread(ratios, '.1f')}x" for name, ratios in by_name.items())
-        told.append(f"{dtype}: {ranges}")
-    return "; ".join(told)
+def _of_each(found: Mapping[tuple[str, str], list[str]]) -> dict[str, str]:
+    """Of what is found by dtype and name: float32 first."""
+    ordered = sorted(found.items(), key=lambda item: item[0][0], reverse=True)
+    return {f"{name}, {dtype}": ", ".join(ratios) for (dtype, name), ratios in ordered}
 
 
 def said_saving(kind: str) -> Say:
-    def say(results: list[Result]) -> str:
-        parts = []
+    def say(results: list[Result]) -> dict[str, str]:
+        parts = {}
         for trace, name in (("alpaca", "Alpaca"), ("sharegpt", "ShareGPT")):
             own = [r for r in results if (r["trace"], r["kind"]) == (trace, kind)]
             if own:
                 widths = spread((r["width"] for r in own), "d")
-                parts.append(f"{name} {spread((r['saving'] for r in own), '.0%')} (width {widths})")
-        return "; ".join(parts)
+                parts[name] = f"{spread((r['saving'] for r in own), '.0%')} (width {widths})"
+        return parts
 
     return say
 
@@ -108,8 +115,8 @@ def said_kill(results: list[Result]) -> str:
     return f"{r['kills']} kills, {len(r['faults'])} requests that ended otherwise than they should"
 
 
-def said_overhead(results: list[Result]) -> str:
-    return "; ".join(f"{r['workload']}: {r['ratio']:.2f}" for r in results)
+def said_overhead(results: list[Result]) -> dict[str, str]:
+    return {r["workload"]: f"{r['ratio']:.2f}" for r in results}
 
 
 def said_latency(results: list[Result]) -> str:
@@ -130,20 +137,19 @@ def said_score(results: list[Result]) -> str:
     return f"{forward}x; {cached}x where it keeps the prompt's cache"
 
 
-def said_profile(results: list[Result]) -> str:
+def said_profile(results: list[Result]) -> dict[str, str]:
     """Of the workload with the most beams."""
     parts = ("schedule", "plan", "commit", "detokenise")
-    told = [
-        f"{r['dtype']} {sum(r['ms'].get(part, 0.0) for part in parts):.1f} of {sum(r['ms'].values()):.0f} ms"
+    return {
+        r["dtype"]: f"{sum(r['ms'].get(part, 0.0) for part in parts):.1f} of {sum(r['ms'].values()):.0f} ms"
         for r in results
         if r["workload"] == "beam4x16"
-    ]
-    return "; ".join(told)
+    }
 
 
-def said_prefill(results: list[Result]) -> str:
+def said_prefill(results: list[Result]) -> dict[str, str]:
     whole = (r for r in results if r["prompt"] == 1000)
-    return "; ".join(f"{r['dtype']} {spread(r['speed'].values(), '.2f')}x" for r in whole)
+    return {r["dtype"]: f"{spread(r['speed'].values(), '.2f')}x" for r in whole}
 
 
 def said_int8(results: list[Result]) -> str:
@@ -153,16 +159,16 @@ def said_int8(results: list[Result]) -> str:
     return f"a step {ratios}x as fast, perplexity {spread(worse, '.0%')} higher"
 
 
-def said_catalogue(results: list[Result]) -> str:
+def said_catalogue(results: list[Result]) -> dict[str, str]:
     """Of the seeds the median."""
     wide = report_catalogue.wide(results)
-    told = []
+    told = {}
     for width in sorted({int(r["width"]) for r in wide}):
         own = [r["step_ms"] for r in wide if r["width"] == width]
         spent = sum(median(ms[part] for ms in own) for part in report_catalogue.PARTS)
         share = median(ms["share"] for ms in own)
-        told.append(f"width {width:,}: {spent / 1e3:.1f} s, {share:.1%} not the model's")
-    return "; ".join(told)
+        told[f"width {width:,}"] = f"{spent / 1e3:.1f} s, {share:.1%} not the model's"
+    return told
 
 
 def said_tree(results: list[Result]) -> str:
@@ -178,35 +184,35 @@ def said_hostile(results: list[Result]) -> str:
 
 GROWTH_MODEL = "growth --model smollm2-135m-instruct"
 CLAIMS: tuple[tuple[str, str, Say, str], ...] = (
-    ("beams equal transformers' token for token", "parity", said_equal, "parity"),
-    ("throughput over that of others, 1 is equal", "throughput", said_throughput, "throughput"),
-    ("time of one request alone, others' over ours", "latency", said_alone, "latency"),
-    ("KV blocks that sharing saves, beams", "memory", said_saving("beam"), "memory --kind beam"),
-    ("KV blocks that sharing saves, samples", "memory", said_saving("sample"), "memory --kind sample"),
+    ("beams equal to transformers', token for token", "parity", said_equal, "parity"),
+    ("throughput over the peer's", "throughput", said_throughput, "throughput"),
+    ("time of a single request, the peer's over ours", "latency", said_alone, "latency"),
+    ("KV blocks saved by sharing, beams", "memory", said_saving("beam"), "memory --kind beam"),
+    ("KV blocks saved by sharing, samples", "memory", said_saving("sample"), "memory --kind sample"),
     (
-        "transformers' cache over ours",
+        "memory of the KV cache, transformers' over ours",
         "memory_transformers",
         said_cache,
         "memory --part transformers",
     ),
-    ("growth of the control plane's time, exponents", "growth", said_exponents("control_us"), "growth"),
-    ("growth of a step's time, exponents", "growth_model", said_exponents("step_ms"), GROWTH_MODEL),
+    ("growth of the control plane's time (exponents)", "growth", said_exponents("control_us"), "growth"),
+    ("growth of a step's time (exponents)", "growth_model", said_exponents("step_ms"), GROWTH_MODEL),
     ("latency of the service", "serving_latency", said_latency, "serving latency"),
-    ("throughput of the service over in process", "serving_overhead", said_overhead, "serving overhead"),
-    ("requests served, and over those without sharing, simulated", "simulate", capacity, "simulate"),
-    ("a server under faults of every kind", "serving_soak", said_soak, "serving soak"),
-    ("a server whose engine is killed", "serving_kill", said_kill, "serving kill"),
-    ("messages that nobody should send", "hostile", said_hostile, "hostile --spawn"),
-    ("scoring continuations, CPU time of transformers / ours", "score", said_score, "score"),
-    ("everything but the model, of a step of 16 beams of 4", "step_profile", said_profile, "step_profile"),
+    ("throughput of the service over in-process", "serving_overhead", said_overhead, "serving overhead"),
+    ("requests served, and ratio to no sharing, simulated", "simulate", capacity, "simulate"),
+    ("server under faults of every kind", "serving_soak", said_soak, "serving soak"),
+    ("server whose engine is killed", "serving_kill", said_kill, "serving kill"),
+    ("server under hostile messages", "hostile", said_hostile, "hostile --spawn"),
+    ("CPU time of scoring continuations, transformers' over ours", "score", said_score, "score"),
+    ("all but the model in a step of 16 beams of 4", "step_profile", said_profile, "step_profile"),
     (
-        "reading a prompt of 1,000 tokens, our speed / that of transformers' forward",
+        "speed of reading a prompt of 1,000 tokens, over transformers' forward",
         "cpu_prefill",
         said_prefill,
         "cpu_limits prefill",
     ),
     ("8-bit weights", "int8", said_int8, "int8"),
-    ("a step of a wide beam over a million items", "catalogue", said_catalogue, "catalogue wide"),
-    ("a search of 64 leaves as a tree, and without one", "tree", said_tree, "tree"),
+    ("step of a wide beam over a million items", "catalogue", said_catalogue, "catalogue wide"),
+    ("search of 64 leaves, as a tree and without one", "tree", said_tree, "tree"),
 )
 """What is claimed, the benchmark whose records say so, how it is said, and the command."""

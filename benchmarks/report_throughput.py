@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.peers.names import shown
-from benchmarks.peers.workloads import TOKENS, WORKLOADS
-from benchmarks.report_layout import table
+from benchmarks.peers.workloads import ALONE, TOKENS, WORKLOADS
+from benchmarks.report_layout import spread, table
 
 Result = dict[str, Any]
 ORDER = [w.name for w in WORKLOADS]
@@ -58,6 +58,14 @@ def where(r: Result) -> str:
 
 def name(r: Result) -> str:
     return shown(r["peer"])
+
+
+def described(workload: str) -> str:
+    """A workload in words: "beam 4, 16 prompts of 40 to 200 tokens"."""
+    (own,) = (w for w in (*WORKLOADS, *ALONE) if w.name == workload)
+    what = own.kind if own.rows == 1 else f"{own.kind} {own.rows}"
+    many = f"{len(own.lengths)} prompts" if len(own.lengths) > 1 else "a prompt"
+    return f"{what}, {many} of {spread(own.lengths, ',d')} tokens"
 
 
 def usual(r: Result) -> bool:

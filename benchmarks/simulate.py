@@ -7,7 +7,7 @@ but the model is real.
         [--checkpoint FILE]
 
 The scheduler, the block pool, the strategies and the forest plan are the engine's own. The model is a fake
-(simulate_model.py) whose beams share as much as a real model's (--sharpness, see docs/performance.md);
+(simulate_model.py) whose beams share as much as a real model's (--sharpness, see docs/capacity.md);
 a step takes what a roofline of the accelerator says (simulate_cost.py). Requests of the trace's lengths
 arrive at each rate, at random (Poisson); rate 0 is all at once. --seconds keeps them coming for as long at
 each rate, and the first quarter counts for nothing: a steady load, given up where it is not carried. --find

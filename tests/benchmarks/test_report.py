@@ -46,6 +46,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
     (docs / "performance.md").write_text(
         "# Speed\n<!-- table: memory -->\nold\n<!-- end -->\nKept.\n<!-- table: growth -->\n<!-- end -->\n"
     )
+    (docs / "capacity.md").write_text("# Capacity\n<!-- table: simulate -->\nold\n<!-- end -->\n")
     return records, docs
 
 
@@ -53,7 +54,7 @@ def run(monkeypatch: pytest.MonkeyPatch, folders: tuple[Path, Path], *more: str)
     records, docs = folders
     monkeypatch.setattr(sys, "argv", ["report", "--records", str(records), "--docs", str(docs), *more])
     report.main()
-    return (docs / "performance.md").read_text()
+    return "".join((docs / page).read_text() for page in report.PAGES)
 
 
 def test_tables_stand_between_their_marks(
@@ -78,15 +79,17 @@ def test_an_unknown_table_is_named() -> None:
         report.filled("<!-- table: nothing -->\n<!-- end -->", {})
 
 
+def committed() -> str:
+    return "".join((DOCS / page).read_text() for page in report.PAGES)
+
+
 def test_committed_tables_are_what_the_records_say() -> None:
-    text = (DOCS / "performance.md").read_text()
-    assert report.filled(text, report.read(RECORDS)) == text
-    assert set(re.findall(r"<!-- table: (\w+) -->", text)) == {*TABLES, *report.OF_ALL}
+    assert report.filled(committed(), report.read(RECORDS)) == committed()
+    assert sorted(re.findall(r"<!-- table: (\w+) -->", committed())) == sorted([*TABLES, *report.OF_ALL])
 
 
 def test_committed_plots_are_shown_and_there() -> None:
-    text = (DOCS / "performance.md").read_text()
-    shown = set(re.findall(r"\(plots/([\w.-]+\.svg)\)", text))
+    shown = set(re.findall(r"\(plots/([\w.-]+\.svg)\)", committed()))
     assert shown == {file.name for file in (DOCS / "plots").glob("*.svg")}
 
 

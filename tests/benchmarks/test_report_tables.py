@@ -159,10 +159,10 @@ def test_the_summary_has_what_there_are_records_for() -> None:
         {"trace": "alpaca", "kind": kind, "width": width, "saving": saving}
         for kind, width, saving in (("beam", 2, 0.36), ("beam", 32, 0.654), ("sample", 4, 0.1))
     ]
-    usual: Result = {"dtype": "float32", "tokens": 64}
+    usual: Result = {"dtype": "float32", "tokens": 64, "workload": "beam4x16"}
     throughput: list[Result] = [
         usual | {"peer": "vllm", "ratio": 1.26},
-        usual | {"peer": "vllm", "ratio": 0.94},
+        usual | {"peer": "vllm", "ratio": 0.94, "workload": "greedyx16"},
         usual | {"peer": "vllm", "ratio": 50.0, "tokens": 8},
         usual | {"peer": "vllm_cached", "ratio": 3.0},
         usual | {"peer": "vllm_cached:x=1", "ratio": 4.0},
@@ -185,13 +185,17 @@ def test_the_summary_has_what_there_are_records_for() -> None:
     results: dict[str, list[Result]] = {"memory": memory, "throughput": throughput, "parity": []}
     results["latency"] = latency
     rows = cells(summary(results))
-    assert [row[1] for row in rows] == [
-        "float32: vllm 0.9 to 1.3x, vllm cached 3.0x; bfloat16: vllm 9.0x",
-        "float32: greedy1x200 first token 0.8 to 1.4x, greedy1x200 each further token 2.0x, "
-        "beam4x200 last token 3.0x",
-        "Alpaca 36% to 65% (width 2 to 32)", "Alpaca 10% (width 4)",
-    ]  # fmt: skip
-    assert all(row[2].startswith("`python -m benchmarks.") for row in rows)
+    assert [(what, number) for _, what, number, _ in rows] == [
+        ("beam 4, 16 prompts of 40 to 200 tokens, float32", "vllm 1.3x, vllm cached 3.0x"),
+        ("greedy, 16 prompts of 40 to 200 tokens, float32", "vllm 0.9x"),
+        ("beam 4, 16 prompts of 40 to 200 tokens, bfloat16", "vllm 9.0x"),
+        ("first token, greedy, a prompt of 200 tokens, float32", "vllm 0.8x, x 1.4x"),
+        ("each further token, greedy, a prompt of 200 tokens, float32", "vllm 2.0x, x 2.0x"),
+        ("last token, beam 4, a prompt of 200 tokens, float32", "vllm 3.0x"),
+        ("Alpaca", "36% to 65% (width 2 to 32)"),
+        ("Alpaca", "10% (width 4)"),
+    ]
+    assert all(row[3].startswith("`python -m benchmarks.") for row in rows)
     assert spread([3, 1], "d") == "1 to 3"
     other = {"step_profile": [{"workload": "greedyx16", "dtype": "float32", "ms": {"qkv": 99.0}}]}
     assert cells(summary(other)) == []
@@ -222,20 +226,20 @@ def test_the_summary_says_what_the_engine_s_records_say() -> None:
         "catalogue": [{"part": "trie"}, {"part": "wide", "width": 1024, "block_size": 4, "step_ms": step}],
         "tree": [{"side": "requests-on", "ratio": 1.4, "saved": 0.9387}],
     }
-    assert [row[1] for row in cells(summary(results))] == [
+    assert [row[2] for row in cells(summary(results))] == [
         "10,000 requests, 7 commands of tree sessions, 1 faults",
         "7.6x; 1.8x where it keeps the prompt's cache",
-        "float32 4.7 of 305 ms",
-        "float32 0.78 to 0.82x",
+        "4.7 of 305 ms",
+        "0.78 to 0.82x",
         "a step 1.5x as fast, perplexity 4% higher",
-        "width 1,024: 2.0 s, 1.4% not the model's",
+        "2.0 s, 1.4% not the model's",
         "93.9% of the blocks saved; requests-on: 1.4x the tree's time",
     ]
 
 
 def test_the_summary_takes_latency_where_no_queue_stands() -> None:
     results = [arrivals("service", 4), arrivals("service", 2), arrivals("in process", 1)]
-    ((_, number, _),) = cells(summary({"serving_latency": results}))
+    ((*_, number, _),) = cells(summary({"serving_latency": results}))
     assert number == (
         "2 arrivals a second: first token 200 ms (p50) and 600 ms (p99), "
         "between tokens 50 ms (p50) and 150 ms (p99)"
