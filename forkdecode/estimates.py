@@ -57,7 +57,7 @@ def weighted(result: DecodeResult) -> tuple[Weighted, ...]:
     strategy, candidates = result.strategy, result.candidates
     if not isinstance(strategy, StochasticBeam):
         raise invalid("result", f"is of {type(strategy).__name__}", "one of StochasticBeam")
-    if any(c.finish_reason in ("cancelled", "pruned") for c in candidates):
+    if any(c.finish_reason == "cancelled" for c in candidates):
         raise invalid("result", "was ended before its beam was", "one that ran to its end")
     if len(candidates) < strategy.width:
         return tuple(_weighted(c, -math.inf) for c in candidates)

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from forkdecode.types import Strategy
 
-FinishReason: TypeAlias = Literal["eos", "stop", "length", "cancelled", "pruned"]
+FinishReason: TypeAlias = Literal["eos", "stop", "length", "cancelled"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,6 @@ from forkdecode.allowed import AllowedLists, ConstraintRows, Ready
 from forkdecode.constraints.catalogue import Catalogue
 from forkdecode.errors import GroupFailedError
 
-DONE = -1
-"""In place of a node: the row's item has been ended, and nothing follows."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CatalogueConstraint:
@@ -43,7 +40,7 @@ class CatalogueConstraint:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CatalogueRows:
-    """nodes [R] int64: where each row stands; DONE where it has ended. depth: tokens that each has read."""
+    """nodes [R] int64: where each row stands; -1 where it has ended. depth: tokens that each has read."""
 
     constraint: CatalogueConstraint
     nodes: NDArray[np.int64]

@@ -29,7 +29,6 @@ REASONS: Mapping[FinishReason, pb.FinishReason] = {
     "stop": pb.FINISH_REASON_STOP,
     "length": pb.FINISH_REASON_LENGTH,
     "cancelled": pb.FINISH_REASON_CANCELLED,
-    "pruned": pb.FINISH_REASON_PRUNED,
 }
 _BY_NUMBER = {int(number): reason for reason, number in REASONS.items()}
 

@@ -34,7 +34,6 @@ class FinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FINISH_REASON_STOP: _ClassVar[FinishReason]
     FINISH_REASON_LENGTH: _ClassVar[FinishReason]
     FINISH_REASON_CANCELLED: _ClassVar[FinishReason]
-    FINISH_REASON_PRUNED: _ClassVar[FinishReason]
 
 class NodeState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -69,7 +68,6 @@ FINISH_REASON_EOS: FinishReason
 FINISH_REASON_STOP: FinishReason
 FINISH_REASON_LENGTH: FinishReason
 FINISH_REASON_CANCELLED: FinishReason
-FINISH_REASON_PRUNED: FinishReason
 NODE_STATE_UNSPECIFIED: NodeState
 NODE_STATE_GENERATING: NodeState
 NODE_STATE_STOPPED: NodeState
