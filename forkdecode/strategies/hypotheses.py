@@ -14,8 +14,8 @@ from forkdecode.step import F32, I32, I64
 F64 = NDArray[np.float64]
 U8 = NDArray[np.uint8]
 
-LIVE, EOS, STOP, LENGTH = range(4)
-REASONS: tuple[FinishReason | None, ...] = (None, "eos", "stop", "length")
+LIVE, EOS, STOP, LENGTH, CANCELLED = range(5)
+REASONS: tuple[FinishReason | None, ...] = (None, "eos", "stop", "length", "cancelled")
 """finish_reason by code; code 0 is a candidate that lives on."""
 
 
