@@ -64,7 +64,7 @@ class HeldNodes:
         if source.held is None:
             return
         path = source.held if source.held.length <= length else source.held.up_to(length)
-        if self._missing(self._blocks.cost(path), ()) > 0:
+        if self._missing(self._blocks.cost([path]), ()) > 0:
             return
         for target in targets:
             self.hold(target, path)
@@ -131,7 +131,7 @@ class HeldNodes:
         return self._over(limit, blocks, origins)
 
     def _over(self, limit: int, blocks: int, origins: Sequence[TreeNode]) -> int:
-        held = sum(self._blocks.cost(node.path) for node in origins if node.held is not node.path)
+        held = self._blocks.cost(node.path for node in origins if node.held is not node.path)
         return self.blocks + held + blocks - limit
 
     def reserve(self, blocks: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -126,13 +126,18 @@ class BlockCount:
             self.total -= self._full(piece)
             piece = piece.before
 
-    def cost(self, path: Path) -> int:
-        """How many blocks more hold() would count."""
-        found = 0 if path.ends else self._open_end(path)
-        piece: Path | None = path
-        while piece is not None and not piece.holders:
-            found += self._full(piece)
-            piece = piece.before
+    def cost(self, paths: Iterable[Path]) -> int:
+        """How many blocks more hold() of all of them would count."""
+        found, ends, seen = 0, set[Path](), set[Path]()
+        for path in paths:
+            if not path.ends and path not in ends:
+                found += self._open_end(path)
+                ends.add(path)
+            piece: Path | None = path
+            while piece is not None and not piece.holders and piece not in seen:
+                found += self._full(piece)
+                seen.add(piece)
+                piece = piece.before
         return found
 
     def most(self, length: int, tokens: int) -> int:

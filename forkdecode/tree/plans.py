@@ -84,7 +84,8 @@ class Plans:
             else self._score_run(command, place, self._with_room(node), node, node.path.token_ids(), terms)
             for place, node in enumerate(nodes)
         ]
-        self._held.make_room(sum(run.blocks for run in runs), nodes)
+        origins = [run.origin for run in runs if run.origin is not None]
+        self._held.make_room(sum(run.blocks for run in runs), origins)
         return runs
 
     def _decodable(self, number: int) -> TreeNode:
@@ -151,7 +152,8 @@ class Plans:
         request = self._requests.of_path(path, terms, self._name(command, place))
         if origin is not None:
             request = replace(request, origin=self._held.ref(origin))
-        blocks = sum(self._held.growth(len(path), length) for length in _lengths(request))
+        held = 0 if origin is None else len(path)
+        blocks = sum(self._held.growth(held, len(path) - held + length) for length in _lengths(request))
         prepared = self._requests.scored(request)
         return ScoreRun(request, prepared, node, origin, command.command_id, blocks)
 

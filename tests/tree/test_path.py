@@ -49,11 +49,12 @@ def test_blocks_are_counted_once(moves: list[tuple[str, int, int]]) -> None:
             cells.append(cells[i][:length])
             paths.append(paths[i].up_to(length))
         elif move == "hold":
-            more = count.cost(paths[i])
-            before = count.total
-            count.hold(paths[i])
+            together = [i, (pick + size) % len(paths), i]
+            more, before = count.cost(paths[j] for j in together), count.total
+            for j in together:
+                count.hold(paths[j])
+                held.append(j)
             assert count.total == before + more
-            held.append(i)
         elif held:
             count.release(paths[held.pop(pick % len(held))])
         assert count.total == reference.blocks([cells[j] for j in held])
