@@ -6,6 +6,7 @@ import importlib.metadata
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -43,6 +44,16 @@ def test_every_requirement_is_met_here() -> None:
         if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
             version = importlib.metadata.version(requirement.name)
             assert requirement.specifier.contains(version, prereleases=True), line
+
+
+def test_every_module_has_its_layer() -> None:
+    """Those of forkdecode itself, and packages whole; a module in none could be imported by any."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = (contract["layers"] for contract in contracts if contract["type"] == "layers")
+    listed = [module.strip() for layer in layers for module in layer.split("|")]
+    found = {path.stem for path in (ROOT / "forkdecode").iterdir() if not path.stem.startswith("__init__")}
+    ours = {f"forkdecode.{name}" for name in found - {"__pycache__", "py"}}
+    assert sorted(listed) == sorted({*ours, "forkdecode_kernels"})
 
 
 @pytest.fixture(scope="module")
