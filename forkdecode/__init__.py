@@ -1,7 +1,7 @@
 """Beam search and parallel sampling over shared KV blocks.
 
-Strategies, options, results and errors are here at once; LLM and AsyncLLM are imported when first
-used, because they bring torch. Client and AsyncClient are too, for gRPC, and need none of it.
+Importing forkdecode is cheap: torch is loaded only when `LLM` or `AsyncLLM` is first used, gRPC only with
+`Client` or `AsyncClient`.
 """
 
 from __future__ import annotations

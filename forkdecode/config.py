@@ -1,4 +1,4 @@
-"""How an engine is set up. Sizes are in bytes unless the name says otherwise."""
+"""Configuration of an engine. Sizes are in bytes unless the name says otherwise."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ def parse_bytes(field: str, size: str | int) -> int:
 class EngineConfig:
     """Everything that is fixed when an engine starts.
 
-    kv_memory: size of the block pool ('2GiB'), or a share of the memory now free ('40%'); "auto" is 25% of
-    a host's, which others use too, and 90% of a GPU's, of what the model and a step's work leave.
-    num_blocks: the pool's size in blocks, instead of kv_memory. swap_memory: host memory for
-    preempted groups. watermark: share of the pool that admission leaves free. max_step_tokens: the
-    token budget of a step; max_prefill_tokens bounds the prefill part of a step that also decodes.
-    weights: "native" has the matrix products in the model's dtype; "int8" takes 8-bit weights and inputs
-    for them, which is faster on CPUs with VNNI and not quite the same model. compile: "layers" has the
-    model's layers go through torch.compile, on a GPU alone; the first steps wait for it. batch_invariant:
-    attention on a GPU splits contexts at fixed lengths, so that it doesn't depend on what else is in the
-    step, instead of where the GPU is then busiest; on a CPU it never depends on that.
+    kv_memory: size of the block pool ('2GiB'), or a fraction of the memory now free ('40%'); "auto" is 25% of
+    a host's free memory, which other programs use too, and 90% of what the model and a step leave of a GPU's.
+    num_blocks: the size of the pool in blocks, instead of kv_memory. swap_memory: host memory for preempted
+    groups. watermark: fraction of the pool that admission leaves free. max_step_tokens: the token budget of a
+    step; max_prefill_tokens limits the prefill part of a step that also decodes. weights: "native" computes
+    matrix products in the model's dtype; "int8" uses 8-bit weights and inputs for them, which is faster on
+    CPUs with VNNI but not exactly the same model. compile: "layers" runs the model's layers through
+    torch.compile, only on a GPU; the first steps wait for it. batch_invariant: attention on a GPU splits
+    contexts at fixed lengths, so that it does not depend on what else is in the step, instead of where that
+    keeps the GPU busiest; on a CPU it never depends on that.
     """
 
     block_size: int = 16

@@ -1,4 +1,4 @@
-"""What candidates can be held to: constraints that callers name. All frozen, checked when built."""
+"""Constraints that callers can choose. All frozen, checked when built."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Regex:
 
 @dataclass(frozen=True, slots=True)
 class JsonSchema:
-    """The generated text is JSON that is valid by `schema`: a mapping, or JSON text, which is kept."""
+    """The generated text is JSON that is valid under `schema`: a mapping, or JSON text, kept unchanged."""
 
     schema: str | Mapping[str, object]
 
@@ -61,11 +61,11 @@ class Lark:
 
 @dataclass(frozen=True, slots=True)
 class FromCatalogue:
-    """The generated tokens are an item of the catalogue that is known by `name`.
+    """The generated tokens are an item of the catalogue with this name.
 
     end: "eos": an end-of-sequence id follows each item, as with transformers' prefix_allowed_tokens_fn, and
-    counts in scores. "item": a candidate ends with its item's last token; no item of the catalogue may be
-    the beginning of another then.
+    counts in scores. "item": a candidate ends with the last token of its item; then no item of the catalogue
+    may be a prefix of another.
     """
 
     name: str

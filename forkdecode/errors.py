@@ -1,4 +1,4 @@
-"""The exception tree. One tree serves the in-process and the remote API alike."""
+"""The exception hierarchy, shared by the in-process and the remote API."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class ForkdecodeError(Exception):
-    """Base of every error that forkdecode raises on purpose.
+    """Base class of every error that forkdecode raises on purpose.
 
     Attributes:
         field: name of the option or argument at fault, or None.
@@ -39,20 +39,20 @@ class ForkdecodeError(Exception):
 
 
 class InvalidRequestError(ForkdecodeError, ValueError):
-    """A request that can never be served as written. Found before it costs a block."""
+    """A request that can never be served as written. Raised before it costs a block."""
 
 
 class CapacityError(ForkdecodeError):
-    """A request too big for this machine's block pool, or ended because the pool ran out; of a server also
-    one that is, or whose result could be, larger than what it takes or sends."""
+    """A request is too large for this machine's block pool, or ended because the pool ran out. Servers also
+    raise it for requests or results larger than their message limit."""
 
 
 class QueueFullError(CapacityError):
-    """Too many requests are waiting, or the caller has too many running: the same one may succeed later."""
+    """Too many requests are waiting, or the caller has too many running; the request may succeed later."""
 
 
 class ModelLoadError(ForkdecodeError):
-    """A model that cannot be had, opened or served; the message says why."""
+    """A model cannot be found, opened or served; the message has the reason."""
 
 
 class CancelledError(ForkdecodeError):
@@ -60,28 +60,28 @@ class CancelledError(ForkdecodeError):
 
 
 class GroupFailedError(ForkdecodeError):
-    """One sequence group failed (non-finite logits, a broken invariant); no other is affected."""
+    """One request failed (non-finite logits, a broken invariant); no other is affected."""
 
 
 class NoLegalTokenError(GroupFailedError):
-    """Nothing may follow what a request has: its constraint and its other options leave no token. The same
-    request fails again, or, drawn by another seed, may not."""
+    """A request has no token to continue with: its constraint and its other options exclude all of them. The
+    same request fails again; one drawn with another seed may not."""
 
 
 class UnavailableError(ForkdecodeError):
-    """The service cannot be reached, or takes no requests now."""
+    """The service cannot be reached, or accepts no requests now."""
 
 
 class EngineClosedError(UnavailableError):
-    """The engine was closed, or its loop or its process died, before the request finished."""
+    """The engine closed or crashed before the request finished."""
 
 
 class AuthenticationError(ForkdecodeError):
-    """The server does not know the caller: no token, or a wrong one."""
+    """The server does not recognise the caller: no token, or a wrong one."""
 
 
 class DeadlineError(ForkdecodeError, TimeoutError):
-    """The time that the caller gave a request was up before it finished; it was cancelled."""
+    """The timeout that the caller gave a request expired before it finished; it was cancelled."""
 
 
 E = TypeVar("E", bound=ForkdecodeError)

@@ -1,4 +1,4 @@
-"""Estimates from a stochastic beam: what holds of the whole distribution, from a few different sequences.
+"""Estimates from a stochastic beam: properties of the whole distribution, from a few distinct sequences.
 
 With p(y) = exp(selection_logprob) and kappa the lowest perturbed log-probability (score) in the beam, a
 sequence is above kappa with probability
@@ -9,16 +9,16 @@ and for any f (Kool et al. 2019, "Stochastic beams and where to find them", sect
 
     E[f(y)] = sum over the beam, without its last sequence, of p(y) / q(y) * f(y)
 
-holds on average over seeds, whatever the width. The last sequence only gives kappa. p is the distribution
+holds on average over seeds, whatever the width. The last sequence only provides kappa. p is the distribution
 that is sampled: with temperature, filters, processors and constraints, and with sequences cut off at
 max_tokens. A beam that holds fewer sequences than its width holds all there are: then every q is 1 and the
-sum is exact (unless some prefixes had no legal continuation at all: what is below them is missing, and the
-rest is approximate).
+sum is exact (unless some prefixes had no legal continuation at all: sequences below them are missing, and the
+estimate is approximate).
 
-`normalized=True` divides by the sum of the weights p / q: no longer unbiased, of less variance as a rule, and
+`normalized=True` divides by the sum of the weights p / q: no longer unbiased, usually of less variance, and
 exact for a constant f.
 
-For results of LLM and of Client alike; needs the standard library alone.
+Works on results of LLM and of Client alike; needs only the standard library.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What callers get: results, and the events of a request as it runs. All frozen."""
+"""What callers receive: results, and the events of a running request. All frozen."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FinishReason: TypeAlias = Literal["eos", "stop", "length", "cancelled"]
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """One generated token: its id, raw and processed log-probability, and the step's top k of both."""
+    """One generated token: its id, raw and processed log-probability, and the step's top k by each."""
 
     token_id: int
     logprob: float
@@ -23,13 +23,13 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One finished candidate. index: which sample it is, or the hypothesis's rank for a beam.
+    """One finished candidate. index: the index of the sample, or the rank of a beam's hypothesis.
 
-    token_ids are the generated tokens, the EOS or stop token included; text has neither.
-    cumulative_logprob: the sum of the model's own log-probabilities, of its logits as they are.
-    selection_logprob: the same of what was chosen from: with penalties, masks and bias, for draws after
-    temperature and filters. score: what it is ranked by. item: the key of the catalogue's item that it has
-    completed, where it is held to a catalogue.
+    token_ids: the generated tokens, including the EOS or stop token; text contains neither.
+    cumulative_logprob: the sum of the model's own log-probabilities, from its unmodified logits.
+    selection_logprob: the same sum under what the tokens were chosen from: after penalties, masks and bias,
+    and for samples after temperature and filters. score: the value by which candidates are ranked. item: the
+    key of the catalogue item that it has completed, if its constraint is a catalogue.
     """
 
     index: int
@@ -44,16 +44,16 @@ class Candidate:
 
     @property
     def mean_logprob(self) -> float:
-        """The model's own, a generated token on average; 0 where there is none."""
+        """Mean log-probability per generated token; 0 if there are none."""
         return self.cumulative_logprob / max(len(self.token_ids), 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one request took. Times in seconds; blocks are of the engine's block size.
+    """Resources used by one request. Times are in seconds; blocks are of the engine's block size.
 
-    unshared_block_steps and unique_block_steps are sums over steps: the paper's saving is
-    1 - unique / unshared, averaged over time.
+    unshared_block_steps and unique_block_steps are sums over steps: the paper's saving is 1 - unique /
+    unshared, averaged over time.
     """
 
     prompt_tokens: int
@@ -75,16 +75,16 @@ class Usage:
 
     @property
     def saved(self) -> float:
-        """Share of KV blocks saved by sharing, averaged over time (PagedAttention paper, 6.3)."""
+        """Fraction of KV blocks saved by sharing, averaged over time (PagedAttention paper, 6.3)."""
         return 1 - self.unique_block_steps / self.unshared_block_steps if self.unshared_block_steps else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeResult:
-    """A finished request: its candidates, best first where the strategy ranks, and its usage.
+    """A finished request: its candidates (best first if the strategy ranks them) and its usage.
 
-    exhausted: there are fewer candidates than were asked for, because the constraint or the other options
-    leave no more.
+    exhausted: there are fewer candidates than requested, because the constraint or the other options allow no
+    more.
     """
 
     request_id: str
@@ -103,8 +103,7 @@ class DecodeResult:
 
 @dataclass(frozen=True, slots=True)
 class ScoredContinuation:
-    """One continuation and how likely the model finds it. logprobs: one record a token;
-    cumulative_logprob is their sum."""
+    """One continuation and its log-probabilities: one record per token; cumulative_logprob is their sum."""
 
     index: int
     token_ids: tuple[int, ...]
@@ -114,13 +113,13 @@ class ScoredContinuation:
 
     @property
     def mean_logprob(self) -> float:
-        """A token, on average."""
+        """Mean log-probability per token."""
         return self.cumulative_logprob / len(self.token_ids)
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreResult:
-    """The continuations of one prompt, in the order they were given."""
+    """The continuations of one prompt, in the order in which they were given."""
 
     request_id: str
     prompt_token_ids: tuple[int, ...]
@@ -134,21 +133,20 @@ BATCH_ROW_BOUNDS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """A snapshot between two steps. Sums are since the engine started.
+    """A snapshot between two steps. Sums count from the start of the engine.
 
-    shared_blocks: held more than once. cached_blocks: held by the prefix cache alone, free to take.
-    saved: 1 - unique / unshared blocks over all steps and groups. waste: share of the slots in the
-    groups' unique blocks that held no token, over all steps (the unused ends of last blocks).
-    decoded_rows: sum over steps of the rows that decoded. steps_by_rows: how many steps decoded up to
-    BATCH_ROW_BOUNDS[i] rows and more than the bound before; the last entry has no upper bound.
-    held_nodes: tree nodes that hold KV, or did until it was dropped. held_blocks: blocks of the pool that
-    nodes alone hold. swapped_nodes, dropped_nodes: how often a node's KV went to host memory or was given
-    up, to make room. rebuilt_tokens: computed again because it was given up.
-    forest_kv_bytes: keys and values that attention has read, summed over steps and layers, and on a GPU the
-    partial results that it has written and read because of sharing; paged_kv_bytes: what it would have read
-    if every row read its own context; naive_kv_bytes: if every row also held its own, and beams were copied
-    when they are reordered. See docs/operations.md. In floating point, for they pass 2**64 within hours on a
-    large GPU.
+    shared_blocks: held more than once. cached_blocks: held only by the prefix cache, and free to take. saved:
+    1 - unique / unshared blocks over all steps and groups. waste: fraction of the slots in the groups' unique
+    blocks that held no token, over all steps (the unused ends of last blocks). decoded_rows: sum over steps
+    of the rows that decoded. steps_by_rows: how many steps decoded up to BATCH_ROW_BOUNDS[i] rows and more
+    than the previous bound; the last entry has no upper bound. held_nodes: tree nodes that hold KV, or did
+    until it was dropped. held_blocks: blocks of the pool that only nodes hold. swapped_nodes, dropped_nodes:
+    how often a node's KV was moved to host memory or dropped to make room. rebuilt_tokens: tokens recomputed
+    because it was dropped. forest_kv_bytes: keys and values that attention has read, summed over steps and
+    layers, and on a GPU the partial results that it has written and read because of sharing. paged_kv_bytes:
+    what it would have read if every row read its own context. naive_kv_bytes: the same if every row also held
+    its own, and beams were copied when they are reordered. See docs/operations.md. These are floats, because
+    they exceed 2**64 within hours on a large GPU.
     """
 
     steps: int
@@ -186,7 +184,7 @@ class EngineStats:
 
     @property
     def read_gain(self) -> float:
-        """Bytes that rows without sharing would have read for each that attention has moved."""
+        """Bytes that rows without sharing would have read, per byte that attention has moved."""
         return self.paged_kv_bytes / self.forest_kv_bytes if self.forest_kv_bytes else 1.0
 
     @property
@@ -201,12 +199,12 @@ class EngineStats:
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """What a server serves, and its limits.
+    """The model that a server serves, and the server's limits.
 
-    dtype: of weights and KV cache, "float32", "bfloat16" or "float16". max_positions: prompt and
-    generated tokens together. The pool holds block_size * num_blocks tokens. version: the server's
-    of forkdecode. max_request_bytes: of one request, as it is sent. catalogues: names that constraints may
-    be from.
+    dtype: of weights and KV cache, "float32", "bfloat16" or "float16". max_positions: prompt and generated
+    tokens together. The pool holds block_size * num_blocks tokens. version: the server's version of
+    forkdecode. max_request_bytes: the largest request, as it is sent. catalogues: the names that constraints
+    may use.
     """
 
     name: str
@@ -225,7 +223,7 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The prompt's first step ran."""
+    """The prompt's first step has run."""
 
     request_id: str
     prompt_tokens: int
@@ -245,8 +243,8 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The next tokens that all candidates which a beam can still return begin with, and the text that
-    has become certain with them. Final: nothing of it is ever taken back."""
+    """The next tokens shared by all candidates that a beam can still return, and the text that has become
+    certain with them. Final: nothing of it is ever taken back."""
 
     request_id: str
     token_ids: tuple[int, ...]
@@ -255,9 +253,9 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class LiveBeam:
-    """One live hypothesis. token_ids and text come after all that is committed. parent_id: the
-    hypothesis of the last update that it continues, 0 if that update did not show it or was the first.
-    score: what it would score if it ended now."""
+    """One live hypothesis. token_ids and text follow everything committed. parent_id: the hypothesis of the
+    last update that it continues; 0 if that update did not show it or there was none. score: the score it
+    would have if it ended now."""
 
     hypothesis_id: int
     parent_id: int
@@ -268,9 +266,9 @@ class LiveBeam:
 
 @dataclass(frozen=True, slots=True)
 class BeamUpdate:
-    """The best live hypotheses of a beam after a step, best first: provisional, replaced in full by the
-    next update. generated_tokens: of each of them, the committed ones included. finished: how many
-    hypotheses are in the pool."""
+    """The best live hypotheses of a beam after a step, best first: provisional, fully replaced by the next
+    update. generated_tokens: the length of each, including committed tokens. finished: the number of
+    hypotheses in the pool."""
 
     request_id: str
     generated_tokens: int

@@ -1,6 +1,6 @@
-"""What a beam's hypotheses can be ranked by: scorers that callers name. All frozen, checked when built.
+"""Scorers that can rank the hypotheses of a beam. All frozen, checked when built.
 
-Their arithmetic is strategies/scoring's.
+Their arithmetic is in strategies/scoring.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class LengthNormalised:
 
 @dataclass(frozen=True, slots=True)
 class Contrastive:
-    """score = (selection_logprob - weight * baseline[g - 1]) / g ** length_penalty, of g generated tokens.
+    """score = (selection_logprob - weight * baseline[g - 1]) / g ** length_penalty, for g generated tokens.
 
-    baseline: cumulative log-probabilities by length, of what candidates are held against: another model's
-    text, an unconditional prompt's; its last entry stands for all longer ones too.
+    baseline: cumulative log-probabilities by length of what candidates are compared with: another model's
+    text, or that of an unconditional prompt. Its last entry applies to all longer lengths.
     """
 
     baseline: tuple[float, ...]
@@ -44,11 +44,11 @@ class Contrastive:
 
 @dataclass(frozen=True, slots=True)
 class CustomScorer:
-    """score = function(selection_logprob, length, data): float64 [N] sums of log-probabilities in, a finite
-    number for each out; all N hypotheses have `length` generated tokens.
+    """score = function(selection_logprob, length, data): takes a float64 array [N] of summed
+    log-probabilities and returns a finite number for each; all N hypotheses have `length` generated tokens.
 
-    It must be a pure function and quick: the engine calls it between two steps. In process only. What it
-    raises, or a wrong answer, fails its request alone, by the name of `scorer`.
+    It must be pure and fast: the engine calls it between two steps. In process only. If it raises, or returns
+    a wrong shape, only its own request fails, with an error that names `scorer`.
     """
 
     function: Callable[[Any, int, Any], Any]

@@ -1,4 +1,4 @@
-"""How candidates are made: the strategies that callers name. All frozen, checked when built."""
+"""How candidates are made: the strategies that callers choose. All frozen, checked when built."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class Greedy:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """n independent samples of one prompt. They differ from each other and repeat for a seed.
+    """n independent samples of one prompt. They differ from each other, and repeat for a seed.
 
-    temperature 0 is greedy and needs n = 1; top_k 0, top_p 1, min_p 0 and typical_p 1 are off.
-    seed None takes a fresh one, reported in the result.
+    temperature 0 means greedy decoding and requires n = 1. top_k 0, top_p 1, min_p 0 and typical_p 1 are off.
+    seed None draws a fresh seed, which the result reports.
     """
 
     n: int = 1
@@ -66,12 +66,12 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class BestOf:
-    """Draw best_of samples and return the n best, ranked.
+    """Draws best_of samples and returns the n best, ranked.
 
-    rank_by: "cumulative_logprob", "mean_logprob" (per generated token), or a scorer: a callable
-    on the finished candidates, run in the caller's thread; or "none": all that finish are returned,
-    whatever n is, in the order of samples, for the caller to rank. first_finished: stop as soon as
-    that many candidates have finished, and rank those alone.
+    rank_by: "cumulative_logprob", "mean_logprob" (per generated token), or a scorer: a callable on the
+    finished candidates, run in the caller's thread; or "none": all that finish are returned in the order of
+    samples, whatever n is, for the caller to rank. first_finished: stop as soon as this many candidates have
+    finished, and rank only those.
     """
 
     best_of: int = 8
@@ -127,16 +127,15 @@ def _check_ending(s: Beam | DiverseBeam) -> None:
 class Beam:
     """Beam search as transformers' `generate` defines it.
 
-    num_return_sequences None returns every hypothesis of the pool. score = selection_logprob /
-    generated tokens ** length_penalty, or what `scorer` makes of the two. patience p != 1 (Kasai et al.
-    2022, "Beam decoding with controlled patience") makes the pool ceil(p * width) and needs
-    early_stopping=True.
+    num_return_sequences None returns every hypothesis of the pool. score = selection_logprob / generated
+    tokens ** length_penalty, or what `scorer` computes from the two. patience p != 1 (Kasai et al. 2022,
+    "Beam decoding with controlled patience") makes the pool ceil(p * width) and requires early_stopping=True.
 
-    widths: the width of each step, the last for all that follow; the largest must be `width`. The pool is
-    of the last. sibling_penalty: at each step candidates are ranked by their sum of log-probabilities less
-    sibling_penalty times their rank, from 0, among all continuations of their own beam (Li, Monroe and
-    Jurafsky 2016, "A simple, fast diverse decoding algorithm for neural generation", section 3). It ranks
-    only: sums and scores are without it.
+    widths: the width of each step; the last applies to all later steps and to the pool, and the largest must
+    equal `width`. sibling_penalty: at each step, candidates are ordered by their sum of log-probabilities
+    minus sibling_penalty times their rank, from 0, among all continuations of their own beam (Li, Monroe and
+    Jurafsky 2016, "A simple, fast diverse decoding algorithm for neural generation", section 3). It affects
+    only the order: sums and scores don't include it.
     """
 
     width: int = 4
@@ -184,16 +183,15 @@ class DiverseBeam:
     """Diverse beam search: Vijayakumar et al. 2016, "Diverse beam search: decoding diverse solutions from
     neural sequence models", Algorithm 1, with Hamming diversity.
 
-    `groups` groups of width / groups beams each take turns at each step. A group ranks its candidates by
-    their sum of log-probabilities less diversity_penalty times the number of beams of the groups before it
-    that have taken the same token in this step, be it that they go on or that they end with it. It ranks
-    only: sums and scores are without it, and without those of earlier steps. Apart from that a group is a
-    Beam of its own: it has its own pool of finished hypotheses and ends by itself, as early_stopping says
-    (transformers' rule, whatever its width); the request ends when all have. Two groups may come to the
-    same sequence, and then both return it. One group is Beam(width).
+    `groups` groups of width / groups beams each take turns at each step. A group orders its candidates by
+    their sum of log-probabilities minus diversity_penalty times the number of beams of earlier groups that
+    have taken the same token in this step, whether they continue or end with it. The penalty affects only the
+    order: sums and scores include neither it nor those of earlier steps. Apart from that, a group is a Beam
+    of its own: it has its own pool of finished hypotheses and ends by itself under the early_stopping rule
+    (transformers' rule, whatever its width); the request ends when all groups have. Two groups may arrive at
+    the same sequence, and then both return it. One group is Beam(width).
 
-    num_return_sequences None returns all hypotheses of all groups, best first; of equal scores, those of
-    the earlier group.
+    num_return_sequences None returns all hypotheses of all groups, best first; ties go to the earlier group.
     """
 
     width: int = 4
@@ -216,19 +214,19 @@ class DiverseBeam:
 
     @property
     def pool_size(self) -> int:
-        """How many finished hypotheses all groups keep together."""
+        """How many finished hypotheses all groups together keep."""
         return self.width
 
 
 @dataclass(frozen=True, slots=True)
 class StochasticBeam:
-    """`width` different sequences, sampled without replacement: stochastic beam search (Kool et al. 2019,
+    """`width` distinct sequences, sampled without replacement: stochastic beam search (Kool et al. 2019,
     "Stochastic beams and where to find them", algorithm 1).
 
     The distribution is that of Sample with the same settings. A candidate's score is its perturbed
     log-probability, which ranks it; selection_logprob is its log-probability under that distribution, and
-    forkdecode.estimates makes unbiased estimates of the two. Fewer sequences come back where there are
-    fewer. temperature must be above 0. seed None takes a fresh one, reported in the result.
+    forkdecode.estimates computes unbiased estimates from the two. If there are fewer sequences than `width`,
+    fewer come back. temperature must be above 0. seed None draws a fresh seed, which the result reports.
     """
 
     width: int = 4

@@ -1,4 +1,4 @@
-"""What callers say: prompts and options. Strategies are those of strategy_types. All frozen, checked."""
+"""What callers pass: prompts and options. Strategies are in strategy_types. All frozen, checked."""
 
 from __future__ import annotations
 
@@ -93,36 +93,35 @@ MAX_STOP_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Continuations:
-    """What a score request has in a strategy's place: the token sequences to be scored, none empty.
+    """What a score request has instead of a strategy: the token sequences to score, none empty.
 
-    Made of a checked request; callers say `score(prompt, continuations)`.
+    Built from a checked request; callers use `score(prompt, continuations)`.
     """
 
     token_ids: tuple[tuple[int, ...], ...]
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest one."""
+        """Number of tokens in the longest one."""
         return max(map(len, self.token_ids))
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to decode, whatever the strategy. Sequences are normalised to tuples.
+    """How to decode, whatever the strategy. Sequences are converted to tuples.
 
-    max_tokens, min_tokens: bounds on generated tokens; before min_tokens, EOS and stop ids are
-    masked and stop strings don't end anything. stop: texts that end a candidate, matched in the
-    generated text only and cut from it unless include_stop. ignore_eos: EOS ids don't end a
-    candidate. logprobs: None for the chosen tokens' sums alone, 0 for each chosen token, k for the
-    top k of each step besides. forced_prefix: text or token ids each candidate must begin with.
-    constraint: what all generated tokens must follow, a forced prefix included (see constraint_types).
-    prefix_allowed_tokens_fn: the same as a function, transformers' (see PrefixFunction); instead of a
-    constraint, and in process only. It is called in a thread of its own, one call at a time, and must not
-    wait for the engine. What it raises ends the request, and no other.
-    update_every, update_beams: while a beam is streamed, every how many steps (0: never) how many of
-    its best live hypotheses are shown (0: all); refused with any other strategy.
-    priority: higher runs first. cache_salt: requests with different salts never share cached
-    prefix blocks.
+    max_tokens, min_tokens: bounds on generated tokens; before min_tokens, EOS and stop ids are masked and
+    stop strings don't end anything. stop: texts that end a candidate, matched in the generated text only and
+    cut from it unless include_stop is set. ignore_eos: EOS ids don't end a candidate. logprobs: None returns
+    only sums, 0 adds the log-probability of each chosen token, k also the top k of each step. forced_prefix:
+    text or token ids that each candidate must begin with. constraint: what all generated tokens must follow,
+    including a forced prefix (see constraint_types). prefix_allowed_tokens_fn: the same as a function, as in
+    transformers (see PrefixFunction); instead of a constraint, and in process only. It is called in a thread
+    of its own, one call at a time, and must not wait for the engine. If it raises, only its request ends.
+    update_every, update_beams: while a beam is streamed, the number of steps between two updates (0: no
+    updates) and how many of its best live hypotheses they show (0: all); refused with any other strategy.
+    priority: requests with a higher priority run first. cache_salt: requests with different salts never share
+    cached prefix blocks.
     """
 
     max_tokens: int = 64
@@ -226,7 +225,7 @@ BEAM_OPTIONS: tuple[str, ...] = ("update_every", "update_beams")
 
 
 def make_options(options: Mapping[str, Any]) -> Options:
-    """Options from keyword arguments; an unknown name is refused, and what is meant for it here is told."""
+    """Options from keyword arguments; an unknown name is refused with a hint at its counterpart here."""
     unknown = sorted(set(options) - set(OPTION_NAMES))
     if unknown:
         raise invalid(unknown[0], "is not an option", hint(unknown[0]) or ", ".join(OPTION_NAMES))

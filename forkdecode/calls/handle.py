@@ -78,11 +78,11 @@ def _late(request_id: str, timeout: float | None) -> TimeoutError:
 
 
 class Handle:
-    """One request. Iterate for its events, or ask for its result; from any thread.
+    """One request. Iterate over it for its events, or ask for its result; from any thread.
 
-    The request goes on until it ends or is cancelled, whether somebody listens or not. read: makes
-    events of what was put; called in the listener's thread. cancel: tells the engine. heard: called
-    after each put.
+    The request continues until it ends or is cancelled, whether anyone listens or not. read: turns what was
+    put into events; called in the listener's thread. cancel: cancels it in the engine. heard: called after
+    each put.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Handle:
 
     @property
     def request_id(self) -> str:
-        """The id that it was submitted with, or was given."""
+        """The id that it was submitted with, or was assigned."""
         return self._request_id
 
     def put(self, item: Any) -> None:
@@ -125,8 +125,8 @@ class Handle:
             return self._progress.unread.popleft()
 
     def result(self, timeout: float | None = None) -> DecodeResult:
-        """Waits for the end. Raises the error that ended the request, or TimeoutError after
-        `timeout` seconds; the request then goes on."""
+        """Waits for the end. Raises the error that ended the request, or TimeoutError after `timeout`
+        seconds; the request then continues."""
         seconds = _seconds(timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
         if not self._reading.acquire(timeout=-1 if seconds is None else seconds):
@@ -164,7 +164,7 @@ class EventStream:
         return next(self._handle)
 
     def close(self) -> None:
-        """Ends the request if it still runs. Idempotent."""
+        """Cancels the request if it is still running. Idempotent."""
         self._closed = True
         self._handle.cancel()
 
@@ -182,9 +182,10 @@ class EventStream:
 
 
 class AsyncHandle:
-    """One request in an event loop. Iterate for its events or await its result; one task or several.
+    """One request in an event loop. Iterate over it for its events or await its result, from one task or
+    several.
 
-    The request goes on until it ends or is cancelled, or until a task that waits here is cancelled.
+    The request continues until it ends or is cancelled, or until a task that waits here is cancelled.
     """
 
     def __init__(self, request_id: str, read: Read, cancel: Callable[[], None]) -> None:
@@ -197,7 +198,7 @@ class AsyncHandle:
 
     @property
     def request_id(self) -> str:
-        """The id that it was submitted with, or was given."""
+        """The id that it was submitted with, or was assigned."""
         return self._request_id
 
     def put(self, item: Any) -> None:
@@ -234,8 +235,8 @@ class AsyncHandle:
             raise
 
     async def result(self, timeout: float | None = None) -> DecodeResult:
-        """Waits for the end. Raises the error that ended the request, or TimeoutError after
-        `timeout` seconds; the request then goes on. Cancelling the wait cancels the request."""
+        """Waits for the end. Raises the error that ended the request, or TimeoutError after `timeout`
+        seconds; the request then continues. Cancelling the wait cancels the request."""
         try:
             async with asyncio.timeout(_seconds(timeout)), self._reading:
                 while not self.done:

@@ -1,4 +1,5 @@
-"""The remote SDK: the verbs of LLM and AsyncLLM, by a server. No torch, no numpy, no transformers."""
+"""The remote SDK: the methods of LLM and AsyncLLM, through a server. Needs neither torch, numpy nor
+transformers."""
 
 from forkdecode.client.asynchronous import AsyncClient
 from forkdecode.client.settings import Tls

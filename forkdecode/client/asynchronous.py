@@ -1,4 +1,4 @@
-"""The remote SDK for event loops: the verbs of AsyncLLM."""
+"""The remote SDK for event loops: the methods of AsyncLLM."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from forkdecode.types import Continuation, OptionKeywords, Options, Prompt, Stra
 
 
 class AsyncClient:
-    """Client for asyncio: the same arguments, results and errors. Belongs to the event loop that first
-    uses it, and to one process; see Client."""
+    """Client for asyncio: the same arguments, results and errors. Belongs to the event loop that first uses
+    it, and to one process; see Client."""
 
     def __init__(
         self,
@@ -45,12 +45,12 @@ class AsyncClient:
 
     @property
     def address(self) -> str:
-        """Of the server."""
+        """The address of the server."""
         return self._settings.address
 
     @classmethod
     async def create(cls, address: str = DEFAULT_ADDRESS, **settings: Unpack[ClientKeywords]) -> AsyncClient:
-        """Connects, and asks what is served."""
+        """Connects, and asks which model is served."""
         client = cls(address, **settings)
         try:
             await client.model()
@@ -61,13 +61,13 @@ class AsyncClient:
 
     @property
     def info(self) -> ServedModel:
-        """What is served, as `create` or `model` was last told."""
+        """The model that is served and the server's limits, as last returned by `create` or `model`."""
         if self._info is None:
             raise UnavailableError("the server has not been asked yet: await model(), or create()")
         return self._info
 
     async def model(self) -> ServedModel:
-        """What is served, and its limits."""
+        """The model that is served, and the server's limits."""
         self._info = served_model(await self._ask("GetModel", pb.GetModelRequest()))
         return self._info
 
@@ -132,8 +132,8 @@ class AsyncClient:
         timeout: float | None = None,
         **given: Unpack[OptionKeywords],
     ) -> AsyncGenerator[Event, None]:
-        """Client.stream as an async generator: the request is sent when it is first asked for an
-        event. Closing it, dropping it, or cancelling who waits for it cancels the request."""
+        """Client.stream as an async generator: the request is sent when the first event is requested. Closing
+        it, dropping it, or cancelling the task that waits for it cancels the request."""
         handle = await self.submit(
             prompt,
             strategy,
@@ -162,7 +162,7 @@ class AsyncClient:
         timeout: float | None = None,
         **given: Unpack[OptionKeywords],
     ) -> AsyncHandle:
-        """Client.submit; the request is on its way when this returns."""
+        """Client.submit; the request has been sent on its way when this returns."""
         letter = self._writer.decode(
             prompt, strategy, options, given, chat=chat, request_id=request_id, stream=stream
         )
@@ -297,11 +297,11 @@ class AsyncClient:
         return str((await self._ask("Detokenize", detokenize_request(token_ids), timeout)).text)
 
     async def stats(self, *, timeout: float | None = None) -> EngineStats:
-        """What the engine is doing and has done."""
+        """The state and the counters of the engine."""
         return engine_stats(await self._ask("GetStats", pb.GetStatsRequest(), timeout))
 
     async def close(self) -> None:
-        """Ends the connection; what still runs here ends with EngineClosedError. Idempotent."""
+        """Closes the connection; requests still running here end with EngineClosedError. Idempotent."""
         await self._transport.close()
 
     async def __aenter__(self) -> AsyncClient:

@@ -41,10 +41,10 @@ _OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How to trust the server, and be trusted by it. PEM files, or their bytes.
+    """How to verify the server, and how to authenticate to it. PEM files, or their bytes.
 
-    ca: certificates that the server's is checked against; None: those that gRPC comes with. cert and
-    key: this client's own, for servers that want one (mutual TLS).
+    ca: certificates that the server's is checked against; None: those that come with gRPC. cert and key: this
+    client's own, for servers that require one (mutual TLS).
     """
 
     ca: Pem | None = None

@@ -1,4 +1,4 @@
-"""The remote SDK for threads: the verbs of LLM."""
+"""The remote SDK for threads: the methods of LLM."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from forkdecode.types import Continuation, OptionKeywords, Options, Prompt, Stra
 
 
 class Client:
-    """A forkdecode server, used as an LLM is: the same verbs, arguments, results and errors.
+    """A forkdecode server, used like an LLM: the same methods, arguments, results and errors.
 
-    address: "host:port", or what else gRPC names. token: sent with every call; over a network only
-    with tls. timeout: seconds for each request, None for no limit; it becomes the call's deadline, and
-    DeadlineError, a TimeoutError, when it is over. retries: how often a call is tried again while
-    nothing of it has come: the server is not there, starts again, or names a time to come back. The
-    waits between double from 0.1 s to 5 s, or are the server's.
+    address: "host:port", or another name that gRPC understands. token: sent with every call; over a network
+    only with tls. timeout: seconds for each request, None for no limit; it becomes the call's deadline, and
+    raises DeadlineError, a TimeoutError, when it expires. retries: how often a call is retried while nothing
+    of it has arrived: the server is not reachable, is restarting, or says when to come back. Waits double
+    from 0.1 s to 5 s, or are as long as the server asks for.
 
-    Safe to use from several threads. Not across fork(): a child of a process that has
-    used a client is told so by UnavailableError; spawn it instead. It connects when it is
-    first used, and again by itself. Raises InvalidRequestError for a wrong setting.
+    Safe to use from several threads, but not across fork(): in a child of a process that has used a client it
+    raises UnavailableError; spawn the child instead. It connects when it is first used, and reconnects by
+    itself. Raises InvalidRequestError for a wrong setting.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class Client:
 
     @property
     def address(self) -> str:
-        """Of the server."""
+        """The address of the server."""
         return self._settings.address
 
     @property
     def info(self) -> ServedModel:
-        """What is served, and its limits; asked once."""
+        """The model that is served, and the server's limits; asked for once."""
         if self._info is None:
             self._info = served_model(self._ask("GetModel", pb.GetModelRequest()))
         return self._info
@@ -103,11 +103,11 @@ class Client:
         timeout: float | None = None,
         **given: Unpack[OptionKeywords],
     ) -> DecodeResult | list[DecodeResult]:
-        """LLM.decode by the server. timeout: instead of the client's.
+        """LLM.decode through the server. timeout: instead of the client's.
 
         Raises InvalidRequestError naming the field, CapacityError, QueueFullError, GroupFailedError,
-        UnavailableError, AuthenticationError, DeadlineError. All prompts of a list are sent at once;
-        the first error ends the others.
+        UnavailableError, AuthenticationError, DeadlineError. All prompts of a list are sent at once; the
+        first error ends the others.
         """
         letters = self._writer.decode_all(prompt, strategy, options, given, chat=chat, request_id=request_id)
         seconds = self._seconds(timeout)
@@ -132,8 +132,8 @@ class Client:
         timeout: float | None = None,
         **given: Unpack[OptionKeywords],
     ) -> EventStream:
-        """Typed events of one request as they come; the last is Finished. A busy network may bring
-        several steps as one event. Closing the stream, or dropping it, cancels the request."""
+        """Typed events of one request as they arrive; the last is Finished. On a busy network several steps
+        may arrive as one event. Closing or dropping the stream cancels the request."""
         letter = self._writer.decode(
             prompt, strategy, options, given, chat=chat, request_id=request_id, stream=True
         )
@@ -151,8 +151,8 @@ class Client:
         timeout: float | None = None,
         **given: Unpack[OptionKeywords],
     ) -> Handle:
-        """Sends a request and returns at once. stream: whether the handle yields events before the
-        last. What only the server can refuse comes from the handle."""
+        """Sends a request and returns at once. stream: whether the handle yields events before the last.
+        Errors that only the server can detect are raised by the handle."""
         letter = self._writer.decode(
             prompt, strategy, options, given, chat=chat, request_id=request_id, stream=stream
         )
@@ -192,8 +192,8 @@ class Client:
         timeout: float | None = None,
         **given: Unpack[OptionKeywords],
     ) -> Generator[DecodeResult | ForkdecodeError, None, None]:
-        """LLM.decode_many by the server: the results of many prompts, in their order, with at most
-        `concurrency` of them at work at a time."""
+        """LLM.decode_many through the server: the results of many prompts, in their order, with at most
+        `concurrency` of them running at a time."""
         seconds, siblings = self._seconds(timeout), Siblings()
 
         def start(prompt: Any, strategy: Any, options: Any, name: Any, heard: Callable[[], None]) -> Handle:
@@ -244,8 +244,8 @@ class Client:
         request_id: Any = None,
         timeout: float | None = None,
     ) -> ScoreResult | list[ScoreResult]:
-        """LLM.score by the server: how likely the model finds each continuation of a prompt, or of each
-        of a list of prompts, which are sent all at once. timeout: for each of them."""
+        """LLM.score through the server: the log-likelihood of each continuation of a prompt, or of each of a
+        list of prompts, which are sent all at once. timeout: for each of them."""
         messages = self._writer.score_all(
             prompt,
             continuations,
@@ -270,25 +270,26 @@ class Client:
         limits: TreeLimits | None = None,
         timeout: float | None = None,
     ) -> Tree:
-        """LLM.tree by the server. limits: what it may hold; the server may let it hold less. timeout:
+        """LLM.tree through the server. limits: what the session may hold; the server may lower them. timeout:
         seconds until it is open.
 
-        The server ends a session that is not used for a while. When the connection is lost the tree's
-        verbs raise UnavailableError, and the session is kept for a while: resume_tree(). When the engine
-        is lost, so is the session; what was exported can be imported into another.
+        The server ends a session that is unused for a while. When the connection is lost, the tree's methods
+        raise UnavailableError, and the session is kept for a while: see resume_tree(). When the engine is
+        lost, so is the session; what was exported can be imported into another.
         """
         begin = open_tree(prompt, chat=chat, seed=seed, cache_salt=cache_salt, limits=limits)
         return self._tree(begin, timeout)
 
     def resume_tree(self, name: str, secret: str, *, timeout: float | None = None) -> Tree:
-        """Takes up a session whose connection was lost, of any client: tree.name and tree.secret. What its
-        nodes generated meanwhile is there. Raises InvalidRequestError if the server has let it go."""
+        """Resumes a session whose connection was lost, opened by any client, by its tree.name and
+        tree.secret. It includes what its nodes have generated in the meantime. Raises InvalidRequestError if
+        the server no longer has it."""
         return self._tree(resume_tree(name, secret), timeout)
 
     def tokenize(
         self, prompt: Prompt, *, chat: bool = False, timeout: float | None = None
     ) -> tuple[int, ...]:
-        """Token ids of a prompt, as `decode` would see it: with special tokens."""
+        """Token ids of a prompt as `decode` would see it, including special tokens."""
         message = pb.TokenizeRequest(prompt=prompt_message(prompt, chat=chat))
         return tuple(self._ask("Tokenize", message, timeout).token_ids)
 

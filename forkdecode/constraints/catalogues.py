@@ -41,11 +41,12 @@ class _Entry:
 
 
 class Catalogues:
-    """What FromCatalogue names, for one model of `vocab_size` tokens. Safe to use from several threads.
+    """The catalogues that FromCatalogue can name, for one model of `vocab_size` tokens. Safe to use from
+    several threads.
 
-    A catalogue that is put under a name in use takes its place for requests made from then on; those that
-    run keep theirs, as long as they need it. So it is with a file in whose place another is renamed: it is
-    noticed when the next request names it. A file that can't be used then leaves the old one in its place.
+    Putting a catalogue under a name in use replaces it for requests made from then on; running requests keep
+    theirs as long as they need it. The same holds for a file that another one is renamed over: the change is
+    noticed when the next request names it. If the new file cannot be used, the old catalogue stays in place.
     """
 
     def __init__(self, vocab_size: int, eos_ids: Sequence[int]) -> None:
@@ -57,7 +58,7 @@ class Catalogues:
 
     def put(self, name: str, source: Source) -> None:
         """Takes a catalogue, or opens and reads through its file: two seconds for 10,000,000 items. Raises
-        InvalidRequestError for one that is damaged, or not of this model's tokens."""
+        InvalidRequestError if it is damaged, or not made of this model's tokens."""
         _check_name(name)
         entry = self._opened(source)
         with self._lock:
@@ -81,7 +82,8 @@ class Catalogues:
                 self._entries[name] = _Entry(None, path=path)
 
     def remove(self, name: str) -> None:
-        """Forgets a name; what runs goes on. Raises InvalidRequestError for one that is not there."""
+        """Removes a name; running requests are not affected. Raises InvalidRequestError for an unknown
+        name."""
         with self._lock:
             if self._entries.pop(name, None) is None:
                 raise _missing("name", name, self._entries)

@@ -1,4 +1,4 @@
-"""The in-process SDK for event loops: the verbs of LLM, awaited."""
+"""The in-process SDK for event loops: the methods of LLM, awaited."""
 
 from __future__ import annotations
 

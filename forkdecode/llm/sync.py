@@ -31,18 +31,18 @@ from forkdecode.types import Continuation, OptionKeywords, Options, Prompt, Stra
 
 
 class LLM:
-    """A model with an engine of its own, in this process. Safe to use from several threads.
+    """A model with its own engine, in this process. Safe to use from several threads.
 
-    model: the default model's name, a folder, a .gguf file, a hub id, or a transformers model. That is taken,
-    its weights repacked in place: hand over copy.deepcopy(model) to keep it, and make an LLM anew when its
-    weights have changed. tokenizer: instead of the folder's or file's own, or with a transformers model;
+    model: the default model's name, a folder, a .gguf file, a hub id, or a transformers model. A transformers
+    model is modified in place; pass a `copy.deepcopy` to keep yours, and make an LLM anew when its weights
+    have changed. tokenizer: replaces the one of the folder or file, or belongs to a transformers model;
     without any, prompts are token ids. dtype: "auto", "float32", "bfloat16", "float16". threads: torch's
-    threads, the usable cores by default. max_positions: serve fewer positions than the model has; rope types
-    "dynamic" and "longrope" need it. catalogues: what FromCatalogue can name: files of catalogues, or
-    Catalogue objects, by name. Other keywords are EngineConfig's: block_size, kv_memory, ...
+    threads, by default the usable cores. max_positions: serve fewer positions than the model has; required by
+    the rope types "dynamic" and "longrope". catalogues: files of catalogues, or Catalogue objects, by the
+    names that FromCatalogue uses. Other keywords are EngineConfig's: block_size, kv_memory, ...
 
-    Raises ModelLoadError for a model that can't be had or served, CapacityError when the KV cache
-    does not fit, InvalidRequestError for a wrong setting.
+    Raises ModelLoadError for a model that cannot be found or served, CapacityError when the KV cache does not
+    fit, InvalidRequestError for a wrong setting.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class LLM:
 
     @property
     def info(self) -> ModelInfo:
-        """What was loaded."""
+        """The loaded model: name, dtype, sizes and EOS ids."""
         return self._session.engine.info
 
     @property
@@ -72,12 +72,12 @@ class LLM:
 
     @property
     def catalogues(self) -> Catalogues:
-        """What FromCatalogue can name; may be changed while requests run, which keep theirs."""
+        """The catalogues that FromCatalogue can name; running requests keep theirs when one changes."""
         return self._session.catalogues
 
     @property
     def capacity(self) -> Capacity:
-        """The block pool."""
+        """The size of the block pool."""
         return self._session.engine.capacity
 
     @overload
@@ -116,12 +116,12 @@ class LLM:
     ) -> DecodeResult | list[DecodeResult]:
         """Decodes a prompt, or a list of prompts in one batch, and waits.
 
-        prompt: text, token ids or chat messages. strategy: Greedy() by default; for a list of
-        prompts one, or one each. Options are given as keywords (max_tokens=64, stop=["\\n"], ...) or
-        as an Options object. chat: texts are user messages, by the model's chat template.
+        prompt: text, token ids or chat messages. strategy: Greedy() by default; for a list of prompts, one
+        for all or one each. Options are given as keywords (max_tokens=64, stop=["\\n"], ...) or as an Options
+        object. chat: treat texts as user messages, rendered by the model's chat template.
 
-        Raises InvalidRequestError naming the field, CapacityError, GroupFailedError. In a batch all
-        requests are checked before the first is sent; the first error ends the others.
+        Raises InvalidRequestError naming the field, CapacityError, GroupFailedError. In a batch, all requests
+        are checked before the first is sent; the first error ends the others.
         """
         prepared = self._session.requests.prepare_all(
             prompt, strategy, options, given, chat=chat, request_id=request_id
@@ -139,8 +139,8 @@ class LLM:
         request_id: str | None = None,
         **given: Unpack[OptionKeywords],
     ) -> EventStream:
-        """Typed events of one request as they happen; the last is Finished. Closing the stream, or
-        dropping it, cancels the request. Raises as decode() does, wrong requests at once."""
+        """Typed events of one request as they happen; the last is Finished. Closing or dropping the stream
+        cancels the request. Raises the errors of decode(); a wrong request is refused at once."""
         prepared = self._session.requests.prepare(
             prompt, strategy, options, given, chat=chat, request_id=request_id, stream=True
         )
@@ -157,8 +157,8 @@ class LLM:
         stream: bool = False,
         **given: Unpack[OptionKeywords],
     ) -> Handle:
-        """Sends a request and returns at once. stream: whether the handle yields events before the
-        last. Raises InvalidRequestError, and CapacityError for what can never be served here."""
+        """Sends a request and returns at once. stream: whether the handle yields events before the last.
+        Raises InvalidRequestError, and CapacityError for a request that can never be served here."""
         prepared = self._session.requests.prepare(
             prompt, strategy, options, given, chat=chat, request_id=request_id, stream=stream
         )
@@ -197,12 +197,12 @@ class LLM:
         return_errors: bool = False,
         **given: Unpack[OptionKeywords],
     ) -> Generator[DecodeResult | ForkdecodeError, None, None]:
-        """Yields the results of many prompts in their order, with at most `concurrency` of them at
-        work at a time. strategy, options and request_id are one for all, or a list.
+        """Yields the results of many prompts in their order, with at most `concurrency` of them running at a
+        time. strategy, options and request_id are one for all, or a list.
 
-        progress: a bar on standard error while that is a terminal. return_errors: a request that
-        fails gives its error in its result's place; else the error is raised, and ends the others.
-        Requests are made as results are asked for; closing the iterator ends those under way.
+        progress: show a progress bar on standard error if that is a terminal. return_errors: yield a failed
+        request's error in the place of its result; otherwise the error is raised, and ends the others.
+        Requests are made as results are asked for; closing the iterator cancels running ones.
         """
 
         def start(prompt: Any, strategy: Any, options: Any, name: Any, heard: Callable[[], None]) -> Handle:
@@ -216,7 +216,7 @@ class LLM:
         )
 
     def tokenize(self, prompt: Prompt, *, chat: bool = False) -> tuple[int, ...]:
-        """Token ids of a prompt, as `decode` would see it: with special tokens."""
+        """Token ids of a prompt as `decode` would see it, including special tokens."""
         return self._session.requests.tokenize(prompt, chat=chat)
 
     def detokenize(self, token_ids: Sequence[int]) -> str:
@@ -260,16 +260,16 @@ class LLM:
         cache_salt: str = "",
         request_id: Any = None,
     ) -> ScoreResult | list[ScoreResult]:
-        """How likely the model finds each of several continuations of one prompt, which is computed
-        and stored once; waits. For a list of prompts, sent all at once, a list.
+        """The log-likelihood of each of several continuations of one prompt, which is computed and stored
+        once; waits. For a list of prompts, all sent at once, returns a list.
 
-        continuations: texts or token ids; a text is tokenized by itself, without special tokens. For a
-        list of prompts the same for all, or a list of them for each.
-        top_logprobs: how many of the likeliest tokens of each position to report besides. Nothing is
-        sampled and nothing ends early: log-probabilities are the model's own, of every token given.
+        continuations: texts or token ids; a text is tokenized by itself, without special tokens. For a list
+        of prompts, the same for all, or one list per prompt. top_logprobs: also report this many most likely
+        tokens at each position. Nothing is sampled and nothing ends early: log-probabilities are the model's
+        own, for every token given.
 
-        Raises InvalidRequestError naming the argument, CapacityError, GroupFailedError; the first error
-        ends the others.
+        Raises InvalidRequestError naming the argument, CapacityError, GroupFailedError; the first error ends
+        the others.
         """
         engine = self._session.engine.thread
         prepared = self._session.requests.prepare_scores(
@@ -301,11 +301,11 @@ class LLM:
         cache_salt: str = "",
         limits: TreeLimits | None = None,
     ) -> Tree:
-        """A tree of sequences that is steered from here: nodes are decoded, forked, scored, pruned, and
-        share the KV of what they have in common.
+        """A tree of sequences that you steer: nodes are decoded, forked, scored and pruned, and share the KV
+        of what they have in common.
 
-        prompt: its root; None: its roots are imported. seed: with it the same commands make the same
-        tree; None takes a fresh one. limits: what it may hold; by default as much as the engine has.
+        prompt: the root; None: the roots are imported. seed: with the same seed, the same commands make the
+        same tree; None draws a fresh one. limits: what it may hold; by default as much as the engine has.
 
         Raises InvalidRequestError naming the argument.
         """
@@ -313,7 +313,7 @@ class LLM:
         return Tree(LocalLink(self._session.opener(opening, limits)))
 
     def stats(self) -> EngineStats:
-        """What the engine is doing and has done."""
+        """The state and the counters of the engine."""
         return self._session.engine.thread.stats()
 
     def close(self) -> None:

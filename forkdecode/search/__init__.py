@@ -1,9 +1,9 @@
-"""Search strategies on trees: small policies that ask for work and are told what came of it.
+"""Search strategies on trees: small policies that ask for work and receive its results.
 
     with LLM(model) as llm, llm.tree(prompt) as tree:
         result = run(tree, StepBeam(width=4), verifier, budget=Budget(tokens=2000))
 
-Pure Python: an LLM in this process is not needed.
+Pure Python: needs no LLM in this process.
 """
 
 from forkdecode.search.adaptive import AdaptiveConsistency, lead_confidence

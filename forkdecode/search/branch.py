@@ -14,15 +14,14 @@ tokens as a path may have, or none is legal after them ("failed"), and yet it is
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A path from the search's root and what is known of it. id, parent: numbers of the tree's nodes; the
-    root's parent is None, whatever it is in the tree.
+    """A path from the search's root, and what is known about it. id, parent: numbers of the tree's nodes; the
+    parent of the search's root is None, whatever it is in the tree.
 
     text, token_ids, logprob: its own, after its parent; logprob is the sum over its tokens. completion: the
-    text that was generated since the root or since the last text that was given on the way. transcript: all
-    text after the root. path_tokens, path_logprob: of all that was generated after the root.
-    item: the key of the catalogue's item that it completes, where it was decoded under one.
-    scores: what a verifier has said along the path, from the first node it was asked about; the last is
-    this branch's own if `is_scored`.
+    text generated since the root, or since the last text given on the way. transcript: all text after the
+    root. path_tokens, path_logprob: of everything generated after the root. item: the key of the catalogue
+    item that it completes, if it was decoded under one. scores: the verifier's scores along the path, from
+    the first node it was asked about; the last is this branch's own if `is_scored`.
     """
 
     id: int
@@ -48,5 +47,5 @@ class Branch:
 
     @property
     def score(self) -> float | None:
-        """The verifier's, of this branch; None if it wasn't asked."""
+        """The verifier's score of this branch; None if it was not asked."""
         return self.scores[-1] if self.is_scored else None

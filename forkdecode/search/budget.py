@@ -15,9 +15,9 @@ Limit: TypeAlias = Literal["tokens", "nodes", "seconds"]
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Upper bounds of one search; None: no bound. tokens: generated, over all branches. nodes: generated
-    branches. seconds: when they are over, what is being decoded is stopped where it is; a verifier that
-    runs is waited for. The first two are never exceeded by even one."""
+    """Upper bounds for one search; None: no bound. tokens: generated tokens over all branches. nodes:
+    generated branches. seconds: after which running decodes are stopped where they are; a running verifier is
+    awaited. The first two are never exceeded, not even by one."""
 
     tokens: int | None = None
     nodes: int | None = None
@@ -33,7 +33,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What a search has taken. scored: branches that the verifier was asked about."""
+    """What a search has used. scored: branches that the verifier was asked about."""
 
     tokens: int = 0
     nodes: int = 0

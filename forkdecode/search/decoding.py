@@ -12,10 +12,9 @@ from forkdecode.types import MAX_STOP_BYTES, Options, Sample
 @dataclass(frozen=True, slots=True)
 class Decoding:
     """sample: how tokens are drawn; its n is the policy's, its seed the tree's. step: texts that end a step
-    and stay in it. step_tokens: a step's most tokens. max_tokens: a path's, after the root, without texts
-    that are given. options: the rest; max_tokens there is without effect. A stop text of the options, a stop
-    token or EOS finishes a branch.
-    """
+    and stay in it. step_tokens: the most tokens of a step. max_tokens: the most tokens of a path after the
+    root, not counting given texts. options: all others; max_tokens there has no effect. A stop text of the
+    options, a stop token or EOS finishes a branch."""
 
     sample: Sample = field(default_factory=Sample)
     step: tuple[str, ...] = ("\n\n",)

@@ -29,14 +29,14 @@ def run(
     root: Node | None = None,
     prune: bool = True,
 ) -> SearchResult:
-    """Searches below `root`, the tree's by default, until the policy wants nothing more or the budget is
+    """Searches below `root` (the tree's by default) until the policy asks for nothing more or the budget is
     spent. All branches of one ask are decoded in one batch.
 
-    verifier: see Verifier; what it raises is raised here, and what was found until then is in
+    verifier: see Verifier; if it raises, the error is raised here, and what was found until then is in
     `policy.ranked()`. prune: whether branches that the policy gives up are pruned from the tree; the others
-    stay in it. With the same prompt, seed and arguments the result is the same, unless the time is bounded.
+    stay in it. With the same prompt, seed and arguments the result is the same, unless the time is limited.
 
-    Raises InvalidRequestError naming the field at fault, and what the tree's verbs raise.
+    Raises InvalidRequestError naming the field at fault, and the errors of the tree's methods.
     """
     if not isinstance(tree, Tree):
         raise invalid("tree", f"{shown(tree)} is no Tree", "that of an LLM or a Client; else run_async")

@@ -29,7 +29,7 @@ async def run_async(
     root: Node | None = None,
     prune: bool = True,
 ) -> SearchResult:
-    """run() for asyncio, with the same result. A verifier that is no coroutine function runs in the loop's
+    """run() for asyncio, with the same result. A verifier that is not a coroutine function runs in the loop's
     thread. Cancelling it prunes the branches that are being decoded."""
     if not isinstance(tree, AsyncTree):
         raise invalid("tree", f"{shown(tree)} is no AsyncTree", "that of an AsyncLLM or an AsyncClient")

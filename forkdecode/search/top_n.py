@@ -29,8 +29,8 @@ Ending: TypeAlias = Literal["done", "children"] | Limit
 
 @dataclass(frozen=True, slots=True)
 class TopItem:
-    """A complete sequence below the root. score: the sum of its tokens' log-probabilities, as a beam's
-    selection_logprob: those of log_softmax over the whole vocabulary, masked and not renormalised."""
+    """A complete sequence below the root. score: the sum of its tokens' log-probabilities, like a beam's
+    selection_logprob: log_softmax over the whole vocabulary, masked and not renormalised."""
 
     token_ids: tuple[int, ...]
     text: str
@@ -40,10 +40,10 @@ class TopItem:
 
 @dataclass(frozen=True, slots=True)
 class TopNResult:
-    """items: the likeliest complete sequences, best first, all of them certain. exact: they are as many as
-    were asked for, or all there are. Else a limit ended the search (`ended`), and `others` are complete
-    sequences that were found, best first. bound: no sequence beside `items` is likelier, in natural logs.
-    """
+    """items: the most likely complete sequences, best first, all of them certain. exact: there are as many as
+    requested, or all there are. Otherwise a limit ended the search (`ended`), and `others` are further
+    complete sequences that were found, best first. bound: no sequence apart from `items` is more likely, in
+    natural logs."""
 
     items: tuple[TopItem, ...]
     exact: bool

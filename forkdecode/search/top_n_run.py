@@ -24,15 +24,16 @@ def top_n(
     children: int = 64,
     budget: Budget | None = None,
 ) -> TopNResult:
-    """The n likeliest complete sequences below `root`, the tree's by default, with a certificate.
+    """The n most likely complete sequences below `root` (the tree's by default), with a certificate.
 
-    Complete is what EOS, a stop token or the constraint ends within options.max_tokens tokens. What masks
-    tokens counts: constraint, allowed_token_ids, bad_words, no_repeat_ngram_size and min_tokens; any other
-    option that would change what is decoded is refused by name. batch: prefixes that are looked at together.
-    children: how many continuations of a prefix are asked for at once, 1 to 1024; more are asked for where
-    they may matter. budget: what it may take; if it does not suffice, the result is not `exact`.
+    A sequence is complete if EOS, a stop token or the constraint ends it within options.max_tokens tokens.
+    Options that mask tokens apply: constraint, allowed_token_ids, bad_words, no_repeat_ngram_size and
+    min_tokens; any other option that would change what is decoded is refused by name. batch: prefixes that
+    are expanded together. children: how many continuations of a prefix are requested at once, 1 to 1024; more
+    are requested where they may matter. budget: what the search may use; if it does not suffice, the result
+    is not `exact`.
 
-    Raises InvalidRequestError naming the field at fault, and what the tree's verbs raise.
+    Raises InvalidRequestError naming the field at fault, and the errors of the tree's methods.
     """
     if not isinstance(tree, Tree):
         raise invalid("tree", f"{shown(tree)} is no Tree", "that of an LLM or a Client; else top_n_async")

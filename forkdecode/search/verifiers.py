@@ -1,4 +1,4 @@
-"""What says how good branches are."""
+"""Verifiers, which rate branches."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Verifier: TypeAlias = BatchVerifier | TreeVerifier
 
 
 def each(verifier: Callable[[Branch], Any]) -> BatchVerifier:
-    """A batch verifier of a function on one branch; a coroutine function is awaited for all branches at
+    """Makes a verifier from a function on one branch; a coroutine function is awaited for all branches at
     once."""
     if inspect.iscoroutinefunction(verifier) or inspect.iscoroutinefunction(
         getattr(verifier, "__call__", None)  # noqa: B004

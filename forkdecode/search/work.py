@@ -1,4 +1,4 @@
-"""Ask and tell: what a policy wants done, and what came of it. A policy does nothing itself."""
+"""Ask and tell: what a policy asks for, and the results it receives. A policy does nothing itself."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Scored: TypeAlias = Literal["all", "finished", "none"]
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """How children are made. whole: to their end; else by one step. after: a text given first, such as a
-    request to try again: a finished branch can then go on too. sample: in place of the search's."""
+    """How children are made. whole: to their end, instead of one step. after: a text given first, such as a
+    request to try again, with which a finished branch can be continued too. sample: replaces the search's."""
 
     whole: bool = False
     after: str = ""
@@ -32,7 +32,7 @@ class How:
 
 @dataclass(frozen=True, slots=True)
 class Expand:
-    """Wanted: n children of a branch. score: which of them the verifier is asked about."""
+    """A request for n children of a branch. score: which of them the verifier is asked about."""
 
     node: int
     n: int = 1
@@ -48,8 +48,8 @@ class Expand:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """All that is wanted next, done together; without expansions the search is over. prune: branches that
-    the policy will not ask about again, nor about what comes after them."""
+    """Everything requested next, done together; without expansions the search is over. prune: branches that
+    the policy will not ask about again, nor about their descendants."""
 
     expand: tuple[Expand, ...] = ()
     prune: tuple[int, ...] = ()
@@ -57,28 +57,28 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Expanded:
-    """What came of an expansion: its children, fewer than wanted where the budget or the longest path that
-    is allowed left no room."""
+    """The result of an expansion: its children, fewer than requested if the budget or the longest allowed
+    path left no room."""
 
     expand: Expand
     children: tuple[Branch, ...]
 
 
 class Policy(Protocol):
-    """A search strategy: the same answers for the same results, no input or output of its own.
+    """A search strategy: deterministic, with no input or output of its own.
 
-    begin(root), then ask(), tell(), ask(), ... until ask() wants nothing. One object may run one search
+    begin(root), then ask(), tell(), ask(), ... until ask() requests nothing. One object may run one search
     after another.
     """
 
     def begin(self, root: Branch) -> None:
-        """Forgets all, and starts from `root`."""
+        """Forgets everything, and starts from `root`."""
 
     def ask(self) -> Work:
         """What to do next."""
 
     def tell(self, results: Sequence[Expanded]) -> None:
-        """The results of all expansions of the last ask(), in its order."""
+        """Receives the results of all expansions of the last ask(), in its order."""
 
     def ranked(self) -> Sequence[Branch]:
         """The finished branches found so far, best first. At any time."""

@@ -1,4 +1,4 @@
-"""A model's own word, yes or no, as a verifier."""
+"""A model's own yes or no as a verifier."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ QUESTION = "\nIs this right? Answer yes or no:"
 
 
 class YesNoScorer:
-    """Asks the tree's model: a question is put after the branch, and how likely is yes?
+    """Asks the tree's model: a question is put after the branch, and the score is the probability of yes.
 
     The branch's KV is shared: only the question and the answers are computed, the question once for both.
-    With no=None the score is p(yes | branch, question), else p(yes) / (p(yes) + p(no)) of the two texts;
-    output "logprob" gives its logarithm. (A reward of this kind is the generative verifier of Zhang et al.
+    With no=None the score is p(yes | branch, question), otherwise p(yes) / (p(yes) + p(no)) of the two texts;
+    output "logprob" returns its logarithm. (A reward of this kind is the generative verifier of Zhang et al.
     2024, "Generative verifiers: reward modeling as next-token prediction", section 3.)
     """
 

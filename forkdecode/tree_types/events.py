@@ -20,15 +20,15 @@ NODE_REASONS: tuple[NodeReason, ...] = get_args(NodeReason)
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """A node as it is now.
+    """The current state of a node.
 
-    parent: None for a root; it may have been pruned. depth: edges from a root. start: tokens of the path
-    before its own. token_ids, text, cumulative_logprob are of its own tokens; given tokens have no
-    log-probability. A character is text of the node that completes it. lineage: what its draws hang on.
-    next_seed: the lowest seed that no draw from it and no fork of it has had. finish_reason: why
-    generation stopped, where it was generated. before_ids, before_text: what comes before its own tokens,
-    for a node whose parent is not in the tree. item: the key of the catalogue's item that its path has
-    completed, where it was decoded under a catalogue.
+    parent: None for a root; the parent may have been pruned. depth: number of edges from a root. start:
+    number of tokens of the path before its own. token_ids, text, cumulative_logprob: of its own tokens; given
+    tokens have no log-probability. A character belongs to the node that completes it. lineage: the value its
+    random draws are derived from. next_seed: the lowest seed not yet used by a draw from it or a fork of it.
+    finish_reason: why generation stopped, if the node was generated. before_ids, before_text: what comes
+    before its own tokens, for a node whose parent is not in the tree. item: the key of the catalogue item
+    that its path has completed, if it was decoded under a catalogue.
     """
 
     node: int
@@ -106,7 +106,7 @@ class NodeDelta:
 
 @dataclass(frozen=True, slots=True)
 class NodeStopped:
-    """A node's path is complete, or a node at rest was said to be finished. error: why its group failed.
+    """A node has stopped growing, or a node at rest was marked as finished. error: why its group failed.
     item: as in NodeInfo."""
 
     node: int

@@ -19,11 +19,11 @@ holds its own."""
 class TreeLimits:
     """What one session may hold.
 
-    max_nodes: live nodes. max_depth: edges from a root. max_tokens: own tokens of all live nodes, those that
-    may still be generated included. max_blocks: KV blocks that its nodes refer to, shared ones once; None:
-    no limit. Idle nodes beyond that give up their KV, the longest unused first, unless they are pinned; a
-    command is refused when that is not enough. idle_ttl: seconds after which an unused node gives up its
-    KV, unless pinned; None: never. A node without KV stays what it is: its KV is computed again when needed.
+    max_nodes: live nodes. max_depth: edges from a root. max_tokens: own tokens of all live nodes, including
+    those that may still be generated. max_blocks: KV blocks that its nodes refer to, shared ones counted
+    once; None: no limit. Beyond it, idle nodes that are not pinned give up their KV, the least recently used
+    first; if that is not enough, a command is refused. idle_ttl: seconds after which an unused node that is
+    not pinned gives up its KV; None: never. A node without KV stays valid: its KV is recomputed when needed.
     """
 
     max_nodes: int = 65_536

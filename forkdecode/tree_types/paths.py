@@ -1,4 +1,4 @@
-"""A node of a tree as a plain record, to be kept anywhere and made a node again in another session."""
+"""A node of a tree as a plain record that can be stored anywhere and imported into another session."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ PATH_REASONS = ("eos", "stop", "step", "length", "cancelled", "failed")
 
 @dataclass(frozen=True, slots=True)
 class NodePath:
-    """All that a node's further results depend on.
+    """Everything that a node's further results depend on.
 
-    node, parent: numbers in the session that exported it. token_ids: the whole path. start: tokens of it
-    before the node's own; text, logprobs and cumulative_logprob are of its own, logprobs one a token or
-    none at all. lineage: what its draws hang on. finished: nothing is to be decoded from it. constraint: the
-    last one that tokens of the path followed: those from constraint_start on, before constraint_end. It goes
-    on where that is the path's end. item: the key of the catalogue's item that it has completed.
+    node, parent: numbers in the session that exported it. token_ids: the whole path. start: number of its
+    tokens before the node's own; text, logprobs and cumulative_logprob are of its own tokens, with one
+    logprob per token or none at all. lineage: the value its random draws are derived from. finished: nothing
+    is decoded from it. constraint: the last one under which tokens of the path were decoded: those from
+    constraint_start up to, but not including, constraint_end. If that is the end of the path, the constraint
+    continues. item: the key of the catalogue item that it has completed.
     """
 
     model: str
@@ -76,7 +77,7 @@ class NodePath:
         keep(self, "constraint_end", check_int, self.constraint_start + lowest, highest)
 
     def to_json(self) -> dict[str, Any]:
-        """What json.dumps takes."""
+        """A value that json.dumps accepts."""
         plain = asdict(self) | {"token_ids": list(self.token_ids), "logprobs": list(self.logprobs)}
         if self.constraint is not None:
             plain["constraint"] = {"kind": type(self.constraint).__name__, **asdict(self.constraint)}
@@ -84,7 +85,7 @@ class NodePath:
 
     @staticmethod
     def of_json(plain: Mapping[str, Any]) -> NodePath:
-        """From what to_json returned. Raises InvalidRequestError naming the field at fault."""
+        """Restores what to_json returned. Raises InvalidRequestError naming the field at fault."""
         if not isinstance(plain, Mapping):
             raise invalid("paths", f"{shown(plain)} is no exported node", "what to_json returned")
         names = {f.name for f in fields(NodePath)}

@@ -54,22 +54,22 @@ class AsyncTree:
 
     @property
     def name(self) -> str:
-        """The session's, unique where it runs."""
+        """The session's name, unique where it runs."""
         return self._opened.tree
 
     @property
     def model(self) -> str:
-        """What decodes it."""
+        """The name of the model that decodes it."""
         return self._opened.model
 
     @property
     def secret(self) -> str:
-        """What resumes it by its server, beside its name; "" in process. Not to be shown to others."""
+        """Resumes the session on its server, together with the name; "" in process. Keep it secret."""
         return self._opened.secret
 
     @property
     def limits(self) -> TreeLimits:
-        """What it may hold."""
+        """The limits that apply to the session."""
         return self._opened.limits
 
     @property
@@ -79,7 +79,8 @@ class AsyncTree:
 
     @property
     def root(self) -> Node:
-        """The prompt, or what was imported first. Raises InvalidRequestError before there is one."""
+        """The node of the prompt, or the first one imported. Raises InvalidRequestError before there is
+        one."""
         root = self._view.root or next(iter(self.nodes), None)
         if root is None:
             raise invalid("prompt", "this tree was opened without one", "import_() first")
@@ -87,11 +88,11 @@ class AsyncTree:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """All that are not pruned, by number."""
+        """All nodes that are not pruned, by number."""
         return tuple(self._view.nodes.values())
 
     def node(self, number: int) -> Node:
-        """The node of a number. Raises InvalidRequestError."""
+        """The node with a number. Raises InvalidRequestError."""
         if number not in self._view.nodes:
             raise invalid("node", f"{number!r} is not in this tree", "numbers of live nodes")
         return self._view.nodes[number]
@@ -120,7 +121,7 @@ class AsyncTree:
         options: Options | None = None,
         **given: Unpack[OptionKeywords],
     ) -> list[Node]:
-        """Tree.start, awaited: the children are being generated; see wait()."""
+        """Tree.start, awaited: returns children that are being generated; see wait()."""
         return await self._run(verbs.decode(nodes, strategy, step, seed, options, given, at_once=True))
 
     async def stream(
@@ -133,8 +134,8 @@ class AsyncTree:
         options: Options | None = None,
         **given: Unpack[OptionKeywords],
     ) -> AsyncGenerator[NodeDelta | NodeStopped, None]:
-        """Tree.stream as an async generator: the command is sent when it is first asked for an event.
-        Closing it stops the children where they are."""
+        """Tree.stream as an async generator: the command is sent when the first event is requested. Closing
+        it stops the children where they are."""
         verb = verbs.decode(nodes, strategy, step, seed, options, given, at_once=True, stream=True)
         reply = await self._send(verb)
         events = reply.events
@@ -153,7 +154,7 @@ class AsyncTree:
                 await self._send(verbs.stop(running))
 
     async def wait(self, nodes: Nodes) -> None:
-        """Until none of them is being generated."""
+        """Waits until none of the nodes is being generated."""
         chosen = verbs.some(nodes)
         verbs.check_own(chosen, self.name)
         await self._reader.until(lambda: not any(node.is_generating for node in chosen))
@@ -268,7 +269,7 @@ class AsyncTree:
         return await self.import_(await asyncio.to_thread(read_saved, path))
 
     async def close(self) -> None:
-        """Ends the session and frees all it holds. Idempotent."""
+        """Ends the session and frees everything it holds. Idempotent."""
         if self._finalizer.detach() is not None:
             self._reader.stop()
             await self._link.close()

@@ -1,4 +1,4 @@
-"""One node of a tree, as far as the caller has heard of it."""
+"""One node of a tree, as far as its caller knows it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from forkdecode.tree_types import NodeDelta, NodeInfo, NodeReason, NodeState, No
 
 
 class Node:
-    """A path of tokens: that of its parent and its own. To be read here and passed to a tree's verbs.
+    """A path of tokens: its parent's path followed by its own tokens. Read its attributes, and pass it to a
+    tree's methods.
 
-    While it is generated its path grows; then it never changes. A character belongs to the text of the node
-    whose token completes it.
+    The path grows while the node is generated, and then never changes. A character belongs to the text of the
+    node whose token completes it.
     """
 
     __slots__ = (
@@ -70,17 +71,17 @@ class Node:
 
     @property
     def parent(self) -> Node | None:
-        """None for a root, and where the parent was gone when the node was heard of."""
+        """The parent; None for a root, or if the parent was already gone when the node became known."""
         return self._parent
 
     @property
     def children(self) -> tuple[Node, ...]:
-        """Those that are not pruned."""
+        """The children that are not pruned."""
         return tuple(self._children)
 
     @property
     def depth(self) -> int:
-        """Edges from the root."""
+        """Number of edges from the root."""
         return self._depth
 
     @property
@@ -90,7 +91,7 @@ class Node:
 
     @property
     def is_generating(self) -> bool:
-        """Whether its path still grows."""
+        """Whether its path is still growing."""
         return self._state == "generating"
 
     @property
@@ -100,12 +101,12 @@ class Node:
 
     @property
     def is_pruned(self) -> bool:
-        """Whether it is gone from the tree; what was heard of it can still be read."""
+        """Whether it has been pruned from the tree; what was known of it can still be read."""
         return self._pruned
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        """Its own tokens, the EOS or stop token included."""
+        """Its own tokens, including the EOS or stop token."""
         return tuple(self._token_ids)
 
     @property
@@ -117,58 +118,58 @@ class Node:
 
     @property
     def logprobs(self) -> tuple[TokenLogprob, ...] | None:
-        """One for each of its own tokens, if the decode asked for them."""
+        """One record for each of its own tokens, if the decode asked for them."""
         return None if self._logprobs is None else tuple(self._logprobs)
 
     @property
     def cumulative_logprob(self) -> float:
-        """Sum of its generated tokens' log-probabilities; final once it has stopped. 0 for given tokens."""
+        """Sum of its generated tokens' log-probabilities; final once it has stopped. Given tokens count 0."""
         return self._cumulative_logprob
 
     @property
     def path_logprob(self) -> float:
-        """The sum along the path."""
+        """Sum of cumulative_logprob along the path."""
         return sum(node.cumulative_logprob for node in self.path())
 
     @property
     def finish_reason(self) -> NodeReason | None:
-        """Why its generation stopped; None while it goes on, and for what was not generated."""
+        """Why its generation stopped; None while it continues, and for nodes that were not generated."""
         return self._finish_reason
 
     @property
     def error(self) -> ForkdecodeError | None:
-        """What ended its generation, if that failed."""
+        """The error that ended its generation, if it failed."""
         return self._error
 
     @property
     def item(self) -> str | None:
-        """The key of the catalogue's item that its path has completed, where it was decoded under one."""
+        """The key of the catalogue item that its path has completed, if it was decoded under a catalogue."""
         return self._item
 
     @property
     def lineage(self) -> int:
-        """What its draws hang on."""
+        """The value its random draws are derived from."""
         return self._lineage
 
     @property
     def num_tokens(self) -> int:
-        """Of the path, the prompt counted."""
+        """Number of tokens in the path, counting those of the prompt."""
         return self._start + len(self._token_ids)
 
     def path(self) -> tuple[Node, ...]:
-        """From the root to this node."""
+        """The nodes from the root to this one."""
         return tuple(reversed(list(self._upwards())))
 
     @property
     def path_token_ids(self) -> tuple[int, ...]:
-        """The whole path's, the prompt's included."""
+        """The token ids of the whole path, including the prompt's."""
         path = self.path()
         own = (token for node in path for token in node._token_ids)
         return (*path[0]._before_ids, *own)
 
     @property
     def path_text(self) -> str:
-        """The whole path's, the prompt's included."""
+        """The text of the whole path, including the prompt's."""
         path = self.path()
         return path[0]._before_text + "".join(node.text for node in path)
 

@@ -1,4 +1,4 @@
-"""What happens to the children of one decode, as it happens."""
+"""The events of the children of one decode, as they happen."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from forkdecode.tree_types import NodeDelta, NodeStopped
 
 
 class NodeStream:
-    """Iterate for NodeDelta and NodeStopped. Closing it, leaving its `with`, or dropping it stops children
-    that are still being generated where they are."""
+    """Iterate over it for NodeDelta and NodeStopped. Closing it, leaving its `with`, or dropping it stops
+    children that are still being generated where they are."""
 
     def __init__(self, reply: Reply, wait: Callable[[Callable[[], bool]], object], close: Callable[[], None]):
         """wait: until something is true. close: stops what is generated; may be called in any thread."""

@@ -29,11 +29,12 @@ T = TypeVar("T")
 
 
 class Tree:
-    """A tree of sequences that is steered from here. Made by LLM.tree and Client.tree; safe to use from
-    several threads. Closing it, or dropping it, ends what runs and frees all its KV.
+    """A tree of sequences that you steer. Created by LLM.tree and Client.tree; safe to use from several
+    threads. Closing or dropping it ends what is running and frees all its KV.
 
-    Every verb raises InvalidRequestError naming the field at fault (`nodes` of another tree, pruned,
-    finished ...), CapacityError beyond the session's limits or the machine's, and what ended the session.
+    Every method raises InvalidRequestError naming the field at fault (`nodes` of another tree, pruned,
+    finished, ...), CapacityError beyond the session's or the machine's limits, and the error that ended the
+    session.
     """
 
     def __init__(self, link: TreeLink) -> None:
@@ -47,22 +48,22 @@ class Tree:
 
     @property
     def name(self) -> str:
-        """The session's, unique where it runs."""
+        """The session's name, unique where it runs."""
         return self._opened.tree
 
     @property
     def model(self) -> str:
-        """What decodes it."""
+        """The name of the model that decodes it."""
         return self._opened.model
 
     @property
     def secret(self) -> str:
-        """What resumes it by its server, beside its name; "" in process. Not to be shown to others."""
+        """Resumes the session on its server, together with the name; "" in process. Keep it secret."""
         return self._opened.secret
 
     @property
     def limits(self) -> TreeLimits:
-        """What it may hold."""
+        """The limits that apply to the session."""
         return self._opened.limits
 
     @property
@@ -72,7 +73,8 @@ class Tree:
 
     @property
     def root(self) -> Node:
-        """The prompt, or what was imported first. Raises InvalidRequestError before there is one."""
+        """The node of the prompt, or the first one imported. Raises InvalidRequestError before there is
+        one."""
         root = self._view.root or next(iter(self.nodes), None)
         if root is None:
             raise invalid("prompt", "this tree was opened without one", "import_() first")
@@ -80,12 +82,12 @@ class Tree:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """All that are not pruned, by number."""
+        """All nodes that are not pruned, by number."""
         with self._receiver.changed:
             return tuple(self._view.nodes.values())
 
     def node(self, number: int) -> Node:
-        """The node of a number. Raises InvalidRequestError."""
+        """The node with a number. Raises InvalidRequestError."""
         with self._receiver.changed:
             if number not in self._view.nodes:
                 raise invalid("node", f"{number!r} is not in this tree", "numbers of live nodes")
@@ -101,11 +103,11 @@ class Tree:
         options: Options | None = None,
         **given: Unpack[OptionKeywords],
     ) -> list[Node]:
-        """Decodes children of one node or of several, all in one batch, and waits for them: strategy.n
-        of each node, node by node.
+        """Decodes children of one or several nodes, all in one batch, and waits for them: strategy.n children
+        per node, node by node.
 
         strategy: Greedy() by default. step: texts that end a child and stay in its text. seed: by default
-        each node's next one, so that decoding a node again draws anew. Options as in LLM.decode.
+        each node's next one, so that decoding a node again makes a new draw. Options as in LLM.decode.
         """
         verb = verbs.decode(nodes, strategy, step, seed, options, given, at_once=False)
         return self._run(verb)
@@ -120,7 +122,7 @@ class Tree:
         options: Options | None = None,
         **given: Unpack[OptionKeywords],
     ) -> list[Node]:
-        """decode() that does not wait: the children are being generated; see wait()."""
+        """Like decode(), without waiting: returns children that are being generated; see wait()."""
         return self._run(verbs.decode(nodes, strategy, step, seed, options, given, at_once=True))
 
     def stream(
@@ -133,25 +135,25 @@ class Tree:
         options: Options | None = None,
         **given: Unpack[OptionKeywords],
     ) -> NodeStream:
-        """decode() that yields what happens to the children. The command is sent at once; closing the
-        stream, or dropping it, stops them where they are."""
+        """Like decode(), yielding the events of the children. The command is sent at once; closing or
+        dropping the stream stops the children where they are."""
         verb = verbs.decode(nodes, strategy, step, seed, options, given, at_once=True, stream=True)
         _, reply = self._send(verb)
         self._await(verb, reply)
         return NodeStream(reply, self._receiver.until, partial(self._stop_running, reply))
 
     def wait(self, nodes: Nodes, timeout: float | None = None) -> None:
-        """Until none of them is being generated. Raises TimeoutError after `timeout` seconds."""
+        """Waits until none of the nodes is being generated. Raises TimeoutError after `timeout` seconds."""
         chosen = verbs.some(nodes)
         verbs.check_own(chosen, self.name)
         self._receiver.until(lambda: not any(node.is_generating for node in chosen), timeout)
 
     def fork(self, node: Node, n: int = 1, *, seeds: Sequence[int] | None = None) -> list[Node]:
-        """n nodes of the same path whose draws differ. seeds: by default the node's next ones."""
+        """n nodes with the same path whose draws differ. seeds: by default the node's next ones."""
         return self._run(verbs.fork(node, n, seeds))
 
     def extend(self, node: Node, continuation: str | Sequence[int]) -> Node:
-        """A child that goes on with a text, tokenized by itself, or with token ids."""
+        """A child that continues with a text, tokenized by itself, or with token ids."""
         return self._run(verbs.extend(node, continuation))
 
     @overload
@@ -182,32 +184,32 @@ class Tree:
         top_logprobs: int = 0,
         priority: int = 0,
     ) -> tuple[ScoredContinuation, ...] | list[tuple[ScoredContinuation, ...]]:
-        """How likely each continuation of each node is; without continuations, the node's own tokens."""
+        """The log-likelihood of each continuation of each node; without continuations, of its own tokens."""
         scores = self._run(verbs.score(nodes, continuations, top_logprobs, priority))
         return scores[0] if isinstance(nodes, Node) else scores
 
     def prune(self, nodes: Nodes, *, subtree: bool = True) -> None:
-        """Lets go of nodes, and of their descendants unless `subtree` is False."""
+        """Releases nodes, and their descendants unless `subtree` is False."""
         self._run(verbs.prune(nodes, subtree))
 
     def truncate(self, node: Node, num_tokens: int) -> Node:
-        """A node of the first `num_tokens` tokens of a node's path, the prompt's counted."""
+        """A node with the first `num_tokens` tokens of a node's path, counting those of the prompt."""
         return self._run(verbs.truncate(node, num_tokens))
 
     def pin(self, nodes: Nodes, ttl: float | None = None) -> None:
-        """Keeps the session from letting go of nodes' KV, for ttl seconds."""
+        """Keeps the session from dropping the KV of nodes, for ttl seconds."""
         self._run(verbs.pin(nodes, ttl))
 
     def unpin(self, nodes: Nodes) -> None:
-        """Takes pin() back."""
+        """Reverts pin()."""
         self._run(verbs.unpin(nodes))
 
     def stop(self, nodes: Nodes) -> None:
-        """Ends nodes that are being generated where they are."""
+        """Ends the generation of nodes at their current token."""
         self._run(verbs.stop(nodes))
 
     def finish(self, nodes: Nodes) -> None:
-        """Says that nothing more is decoded from nodes; their KV is freed."""
+        """Marks nodes as finished: nothing more is decoded from them, and their KV is freed."""
         self._run(verbs.finish(nodes))
 
     def export(self, nodes: Nodes) -> list[NodePath]:
@@ -215,8 +217,8 @@ class Tree:
         return [path for verb in exports(nodes) for path in self._run(verb)]
 
     def import_(self, paths: NodePath | Iterable[NodePath]) -> list[Node]:
-        """Makes exported nodes, all or none: one whose parent is among `paths`, before it, becomes its
-        child, the others become roots."""
+        """Makes nodes from exported records, all or none. A node whose parent is earlier among `paths`
+        becomes its child; the others become roots."""
         importing = Importing(paths, self._opened.max_command_bytes)
         try:
             for verb in importing.verbs():
@@ -235,9 +237,9 @@ class Tree:
         title: str | None = None,
         scores: Mapping[Node, float] | None = None,
     ) -> None:
-        """Writes a page that shows the tree as it is and was: one HTML file that needs nothing else.
+        """Writes a self-contained HTML page showing the tree and its history.
 
-        scores: shown at their nodes, pruned ones too; by default the log-probabilities. May be called
+        scores: shown at their nodes, including pruned ones; by default the log-probabilities. May be called
         after close(). Raises InvalidRequestError and OSError.
         """
         with self._receiver.changed:
@@ -251,9 +253,9 @@ class Tree:
         title: str | None = None,
         scores: Mapping[Node, float] | None = None,
     ) -> None:
-        """Writes what load() makes the nodes of again, in another session of the same model, and what
-        `forkdecode tree show` makes render()'s page of. Nodes that are being generated are only shown, and
-        so are all of a tree that has ended. Raises as render()."""
+        """Writes a file from which load() restores the nodes in another session of the same model, and
+        `forkdecode tree show` makes the page of render(). Nodes that are being generated are only shown, and
+        so are all nodes of a tree that has ended. Raises as render()."""
         paths: list[NodePath] = []
         with while_open(self._view):
             paths = self.export([node for node in self.nodes if not node.is_generating])
@@ -262,12 +264,11 @@ class Tree:
         write_saved(path, picture, paths)
 
     def load(self, path: str | os.PathLike[str]) -> list[Node]:
-        """import_() of the nodes in a file: of what save() wrote, or of exported nodes as JSON. Raises
-        OSError too."""
+        """Imports the nodes in a file of save(), or of exported nodes as JSON. Also raises OSError."""
         return self.import_(read_saved(path))
 
     def close(self) -> None:
-        """Ends the session and frees all it holds. Idempotent."""
+        """Ends the session and frees everything it holds. Idempotent."""
         self._finalizer()
 
     def __enter__(self) -> Tree:
