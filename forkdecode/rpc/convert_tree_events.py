@@ -97,6 +97,7 @@ def _opened_message(event: TreeOpened) -> pb.TreeOpened:
         idle_timeout=event.idle_timeout,
         max_command_bytes=event.max_command_bytes,
         block_size=event.block_size,
+        max_positions=event.max_positions,
     )
 
 
@@ -112,6 +113,7 @@ def _opened_of(message: pb.TreeOpened) -> TreeOpened:
         message.idle_timeout if message.HasField("idle_timeout") else None,
         message.max_command_bytes if message.HasField("max_command_bytes") else None,
         message.block_size if message.HasField("block_size") else None,
+        message.max_positions if message.HasField("max_positions") else None,
     )
 
 

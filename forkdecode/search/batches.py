@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from forkdecode.calls.tree import Node
 from forkdecode.errors import NoLegalTokenError
-from forkdecode.search.core import Start
+from forkdecode.search.operations import Start
 
 
 @dataclass(slots=True)

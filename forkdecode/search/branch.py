@@ -9,7 +9,8 @@ from forkdecode.tree_types import NodeReason
 
 BranchState: TypeAlias = Literal["open", "finished", "cut"]
 """finished: the model ended it, by EOS or a stop text. open: it can go on. cut: it cannot, for it has as many
-tokens as a path may have, or none is legal after them ("failed"), and yet it is not finished."""
+tokens as a path may have or the model has positions for, or none is legal after them ("failed"), and yet it
+is not finished."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,11 +43,13 @@ class Spent:
 
 @dataclass(slots=True)
 class Wanted:
-    """What is left of an expansion. longest: the most tokens that one child can take."""
+    """What is left of an expansion. longest, least: the most tokens that one child can take, and the fewest
+    that it must be allowed."""
 
     expand: Expand
     longest: int
     left: int
+    least: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class Part:
 def fit(wanted: Sequence[Wanted], budget: Budget, spent: Spent) -> list[Part]:
     """The next expansions, in order, that cannot exceed the budget even if every child takes all the tokens
     it may; `wanted` is reduced by them. When no child fits whole, one is given what is left. Empty: nothing
-    is wanted, or nothing is left."""
+    is wanted, or what is left is too little."""
     tokens = math.inf if budget.tokens is None else budget.tokens - spent.tokens
     nodes = math.inf if budget.nodes is None else budget.nodes - spent.nodes
     parts: list[Part] = []
@@ -71,7 +73,9 @@ def fit(wanted: Sequence[Wanted], budget: Budget, spent: Spent) -> list[Part]:
             continue
         n = int(min(want.left, nodes, tokens // want.longest))
         longest = want.longest
-        if n == 0 and not parts and min(nodes, tokens) >= 1:
+        if n == 0 and tokens < want.least:
+            continue
+        if n == 0 and not parts and nodes >= 1:
             n, longest = 1, int(tokens)
         if n == 0:
             break

@@ -3,70 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from forkdecode.calls.tree import Node
-from forkdecode.checks import check_bool
+from forkdecode.checks import MAX_INT, check_bool
 from forkdecode.errors import invalid
 from forkdecode.search.branch import Branch, BranchState
 from forkdecode.search.budget import Budget, Part, Spent, Wanted, exhausted, fit
 from forkdecode.search.decoding import Decoding
+from forkdecode.search.operations import Decode, Doing, Drop, Give, Measure, Start, Verify
 from forkdecode.search.result import Ending, SearchResult
 from forkdecode.search.verifiers import Verifier, check_verifier
-from forkdecode.search.work import Expand, Expanded, Policy, Work
-from forkdecode.types import Options, Sample
-
-
-@dataclass(frozen=True, slots=True)
-class Give:
-    """Extend a node by a text; the answer: the new node."""
-
-    node: Node
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Children of one node. step: empty for whole ones."""
-
-    node: Node
-    sample: Sample
-    step: tuple[str, ...]
-    options: Options
-
-
-@dataclass(frozen=True, slots=True)
-class Decode:
-    """All at once; the answer: a list of nodes for each. timeout: seconds after which they are stopped."""
-
-    starts: tuple[Start, ...]
-    timeout: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Verify:
-    """The answer: a checked score for each."""
-
-    branches: tuple[Branch, ...]
-    nodes: tuple[Node, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Drop:
-    """Prune these, with what comes after them or without; no answer."""
-
-    nodes: tuple[Node, ...]
-    subtree: bool
-
-
-Operation: TypeAlias = Give | Decode | Verify | Drop
-Steps: TypeAlias = Generator[Operation, Any, SearchResult]
+from forkdecode.search.work import Expand, Expanded, How, Policy, Work
 
 
 class Search:
-    """One search, of what run() takes. Whoever drives steps() does what it yields, and closes it."""
+    """One search, of what run() takes. Whoever drives steps() does what it yields, and closes it.
+    max_positions: tokens that a path can have with the tree's model."""
 
     def __init__(
         self,
@@ -77,11 +31,17 @@ class Search:
         budget: Budget | None = None,
         decoding: Decoding | None = None,
         prune: bool = True,
+        max_positions: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         check_verifier(verifier)
         if root.is_generating or root.is_finished:
             raise invalid("root", f"is {root.state}", "a node that can be decoded on")
+        self._positions = MAX_INT if max_positions is None else max_positions
+        if root.num_tokens >= self._positions:
+            problem = f"has a path of {root.num_tokens} tokens"
+            raise invalid("root", problem, f"at most {self._positions - 1} with this model")
+        self._root = root
         self._policy = policy
         self._verifies = verifier is not None
         self._budget = Budget() if budget is None else budget
@@ -92,11 +52,13 @@ class Search:
         self._spent = Spent()
         self._nodes = {root.id: root}
         self._given: dict[tuple[int, str], Node] = {}
+        self._lengths: dict[str, int | None] = {}
+        self._short = False
         self._branches = {root.id: Branch(root.id, None, 0, "open")}
         self._leaves: dict[int, Branch] = {}
         policy.begin(self._branches[root.id])
 
-    def steps(self) -> Steps:
+    def steps(self) -> Doing[SearchResult]:
         """Yields operations; returns the result."""
         ending: Ending | None = None
         while ending is None:
@@ -107,7 +69,7 @@ class Search:
             yield Drop(given, subtree=False)
         return self._result(ending)
 
-    def _round(self) -> Generator[Operation, Any, Ending | None]:
+    def _round(self) -> Doing[Ending | None]:
         """One ask and tell."""
         work = self._policy.ask()
         if work.prune:
@@ -116,15 +78,19 @@ class Search:
             return "policy"
         results = yield from self._expand(work)
         self._policy.tell(results)
-        return None
+        return "tokens" if self._short else None
 
-    def _expand(self, work: Work) -> Generator[Operation, Any, list[Expanded]]:
+    def _expand(self, work: Work) -> Doing[list[Expanded]]:
         """Within the budget, in as many rounds as it takes to be sure of that."""
-        wanted = [self._wanted(expand) for expand in work.expand]
+        wanted: list[Wanted] = []
+        for expand in work.expand:
+            wanted.append((yield from self._wanted(expand)))
         made: list[list[Branch]] = [[] for _ in wanted]
         while exhausted(self._budget, self._spent) is None:
             parts = fit(wanted, self._budget, self._spent)
             if not parts:
+                # What is left of the budget is less than a forced prefix: asking again would change nothing.
+                self._short = any(want.left for want in wanted) and not any(made)
                 break
             starts: list[Start] = []
             for part in parts:
@@ -140,18 +106,43 @@ class Search:
             self._keep(branches)
         return [Expanded(e, tuple(m)) for e, m in zip(work.expand, made, strict=True)]
 
-    def _wanted(self, expand: Expand) -> Wanted:
-        branch = self._branches.get(expand.node)
+    def _wanted(self, expand: Expand) -> Doing[Wanted]:
+        branch, how = self._branches.get(expand.node), expand.how
         if branch is None:
             raise invalid("policy", f"expands {expand.node}, which is unknown or pruned", "known branches")
-        longest = self._decoding.longest(branch.path_tokens, whole=expand.how.whole)
-        if branch.is_finished and not expand.how.after:
+        if branch.is_finished and not how.after:
             raise invalid(
                 "policy", f"expands {expand.node}, which is finished", "open branches, or How(after=)"
             )
-        return Wanted(expand, longest, expand.n if longest else 0)
+        longest = self._decoding.longest(branch.path_tokens, whole=how.whole)
+        longest = yield from self._positioned(longest, self._nodes[expand.node], how.after)
+        least = (yield from self._least()) if _begins(branch, how) else 1
+        if longest < least and branch.parent is None and not how.after:
+            raise invalid("forced_prefix", f"has {least} tokens", f"at most {longest} for this search")
+        return Wanted(expand, longest, expand.n if longest >= least else 0, least)
 
-    def _source(self, expand: Expand) -> Generator[Operation, Any, Node]:
+    def _positioned(self, tokens: int, node: Node, after: str) -> Doing[int]:
+        """How many of so many tokens the model has positions for after a node and a text."""
+        room = self._positions - node.num_tokens
+        if after and room < tokens + len(after.encode()):  # no token is less than a byte
+            length = yield from self._length(after)
+            room = 0 if length is None else room - length
+        return max(0, min(tokens, room))
+
+    def _least(self) -> Doing[int]:
+        """The fewest tokens that a child can have which begins an answer."""
+        prefix = self._decoding.options.forced_prefix
+        if isinstance(prefix, str) and prefix:
+            return (yield from self._length(prefix)) or 1
+        return max(1, len(prefix))
+
+    def _length(self, text: str) -> Doing[int | None]:
+        """A text's tokens by itself; None where not even the root has room for them."""
+        if text not in self._lengths:
+            self._lengths[text] = yield Measure(self._root, text)
+        return self._lengths[text]
+
+    def _source(self, expand: Expand) -> Doing[Node]:
         """What is decoded. A text is given to a branch once: draws that follow it differ by its node's
         seeds, as those from any one node do."""
         node, after = self._nodes[expand.node], expand.how.after
@@ -166,7 +157,8 @@ class Search:
         how, decoding = expand.how, self._decoding
         sample = replace(how.sample or decoding.sample, n=part.n)
         step = () if how.whole else decoding.step
-        return Start(node, sample, step, decoding.limited(part.tokens))
+        begins = _begins(self._branches[expand.node], how)
+        return Start(node, sample, step, decoding.limited(part.tokens, begins=begins))
 
     def _branch(self, node: Node, expand: Expand) -> Branch:
         parent, after = self._branches[expand.node], expand.how.after
@@ -176,7 +168,7 @@ class Search:
             id=node.id,
             parent=parent.id,
             depth=parent.depth + 1,
-            state=_state(node, path_tokens, self._decoding.max_tokens),
+            state=self._state(node, path_tokens),
             text=node.text,
             completion=node.text if after else parent.completion + node.text,
             transcript=parent.transcript + after + node.text,
@@ -193,7 +185,7 @@ class Search:
         self._spent = replace(spent, tokens=spent.tokens + len(tokens), nodes=spent.nodes + 1)
         return branch
 
-    def _verify(self, expand: Sequence[Expand], made: list[list[Branch]]) -> Generator[Operation, Any, None]:
+    def _verify(self, expand: Sequence[Expand], made: list[list[Branch]]) -> Doing[None]:
         """Replaces the branches that are to be scored."""
         places = [
             (i, j)
@@ -217,7 +209,7 @@ class Search:
             assert branch.parent is not None, "only the root has none"
             self._leaves.pop(branch.parent, None)
 
-    def _drop(self, numbers: Sequence[int]) -> Generator[Operation, Any, None]:
+    def _drop(self, numbers: Sequence[int]) -> Doing[None]:
         known = [number for number in numbers if number in self._branches]
         nodes = tuple(self._nodes.pop(number) for number in known)
         for number in known:
@@ -234,6 +226,12 @@ class Search:
         unfinished = tuple(branch for branch in self._leaves.values() if not branch.is_finished)
         return SearchResult(finished, unfinished, self._spent, ending)
 
+    def _state(self, node: Node, path_tokens: int) -> BranchState:
+        if node.finish_reason in ("eos", "stop"):
+            return "finished"
+        is_full = path_tokens >= self._decoding.max_tokens or node.num_tokens >= self._positions
+        return "cut" if is_full or node.finish_reason == "failed" else "open"
+
     def _look_at_the_clock(self) -> None:
         self._spent = replace(self._spent, seconds=self._clock() - self._began)
 
@@ -242,7 +240,6 @@ class Search:
         return None if seconds is None else max(0.0, seconds - self._spent.seconds)
 
 
-def _state(node: Node, path_tokens: int, longest: int) -> BranchState:
-    if node.finish_reason in ("eos", "stop"):
-        return "finished"
-    return "cut" if path_tokens >= longest or node.finish_reason == "failed" else "open"
+def _begins(branch: Branch, how: How) -> bool:
+    """Whether an answer begins with what follows."""
+    return branch.parent is None or bool(how.after)

@@ -13,8 +13,9 @@ from forkdecode.types import MAX_STOP_BYTES, Options, Sample
 class Decoding:
     """sample: how tokens are drawn; its n is the policy's, its seed the tree's. step: texts that end a step
     and stay in it. step_tokens: the most tokens of a step. max_tokens: the most tokens of a path after the
-    root, not counting given texts. options: all others; max_tokens there has no effect. A stop text of the
-    options, a stop token or EOS finishes a branch."""
+    root, not counting given texts; a path ends earlier at the model's last position. options: all others;
+    max_tokens there has no effect, and forced_prefix begins each answer, not each step: it is generated after
+    the root and after each given text. A stop text of the options, a stop token or EOS finishes a branch."""
 
     sample: Sample = field(default_factory=Sample)
     step: tuple[str, ...] = ("\n\n",)
@@ -38,6 +39,7 @@ class Decoding:
         left = self.max_tokens - path_tokens
         return max(0, left if whole else min(left, self.step_tokens))
 
-    def limited(self, tokens: int) -> Options:
-        """The options of children of at most so many tokens."""
-        return replace(self.options, max_tokens=tokens, min_tokens=min(self.options.min_tokens, tokens))
+    def limited(self, tokens: int, *, begins: bool = True) -> Options:
+        """The options of children of at most so many tokens. begins: whether an answer begins with them."""
+        options = self.options if begins else replace(self.options, forced_prefix=())
+        return replace(options, max_tokens=tokens, min_tokens=min(options.min_tokens, tokens))

@@ -8,11 +8,12 @@ from typing import Any
 
 from forkdecode.calls.tree import Node, Tree
 from forkdecode.checks import shown
-from forkdecode.errors import invalid
+from forkdecode.errors import InvalidRequestError, invalid
 from forkdecode.search.batches import batches, check_decoded, share
 from forkdecode.search.budget import Budget
-from forkdecode.search.core import Decode, Drop, Give, Operation, Search
+from forkdecode.search.core import Search
 from forkdecode.search.decoding import Decoding
+from forkdecode.search.operations import Decode, Drop, Give, Measure, Operation
 from forkdecode.search.result import SearchResult
 from forkdecode.search.verifiers import TreeVerifier, Verifier, check_scores
 from forkdecode.search.waiting import wait
@@ -41,7 +42,16 @@ def run(
     if not isinstance(tree, Tree):
         raise invalid("tree", f"{shown(tree)} is no Tree", "that of an LLM or a Client; else run_async")
     root = tree.root if root is None else root
-    steps = Search(policy, root, verifier, budget=budget, decoding=decoding, prune=prune).steps()
+    search = Search(
+        policy,
+        root,
+        verifier,
+        budget=budget,
+        decoding=decoding,
+        prune=prune,
+        max_positions=tree.max_positions,
+    )
+    steps = search.steps()
     answer: Any = None
     with _Waiter() as waiter:
         while True:
@@ -60,12 +70,25 @@ def _do(tree: Tree, operation: Operation, verifier: Verifier | None, waiter: _Wa
         return tree.prune(operation.nodes, subtree=operation.subtree)
     if isinstance(operation, Give):
         return tree.extend(operation.node, operation.text)
+    if isinstance(operation, Measure):
+        return _measure(tree, operation)
     if isinstance(verifier, TreeVerifier):
         scores: Any = verifier.verify(tree, operation.branches, operation.nodes)
     else:
         assert verifier is not None, "nothing is to be verified without one"
         scores = waiter.result(verifier(operation.branches))
     return check_scores(scores, len(operation.branches))
+
+
+def _measure(tree: Tree, operation: Measure) -> int | None:
+    try:
+        node = tree.extend(operation.node, operation.text)
+    except InvalidRequestError as error:
+        if error.field != "continuation":
+            raise
+        return None
+    tree.prune(node)
+    return len(node.token_ids)
 
 
 def _decode(tree: Tree, operation: Decode) -> list[list[Node]]:

@@ -8,11 +8,12 @@ from typing import Any
 
 from forkdecode.calls.tree import AsyncTree, Node
 from forkdecode.checks import shown
-from forkdecode.errors import invalid
+from forkdecode.errors import InvalidRequestError, invalid
 from forkdecode.search.batches import batches, check_decoded, share
 from forkdecode.search.budget import Budget
-from forkdecode.search.core import Decode, Drop, Give, Operation, Search
+from forkdecode.search.core import Search
 from forkdecode.search.decoding import Decoding
+from forkdecode.search.operations import Decode, Drop, Give, Measure, Operation
 from forkdecode.search.result import SearchResult
 from forkdecode.search.verifiers import TreeVerifier, Verifier, check_scores
 from forkdecode.search.waiting import wait_async
@@ -34,7 +35,16 @@ async def run_async(
     if not isinstance(tree, AsyncTree):
         raise invalid("tree", f"{shown(tree)} is no AsyncTree", "that of an AsyncLLM or an AsyncClient")
     root = tree.root if root is None else root
-    steps = Search(policy, root, verifier, budget=budget, decoding=decoding, prune=prune).steps()
+    search = Search(
+        policy,
+        root,
+        verifier,
+        budget=budget,
+        decoding=decoding,
+        prune=prune,
+        max_positions=tree.max_positions,
+    )
+    steps = search.steps()
     answer: Any = None
     while True:
         try:
@@ -52,6 +62,8 @@ async def _do(tree: AsyncTree, operation: Operation, verifier: Verifier | None) 
         return await tree.prune(operation.nodes, subtree=operation.subtree)
     if isinstance(operation, Give):
         return await tree.extend(operation.node, operation.text)
+    if isinstance(operation, Measure):
+        return await _measure(tree, operation)
     scores: Any
     if isinstance(verifier, TreeVerifier):
         scores = await verifier.verify_async(tree, operation.branches, operation.nodes)
@@ -61,6 +73,17 @@ async def _do(tree: AsyncTree, operation: Operation, verifier: Verifier | None) 
         if inspect.isawaitable(scores):
             scores = await scores
     return check_scores(scores, len(operation.branches))
+
+
+async def _measure(tree: AsyncTree, operation: Measure) -> int | None:
+    try:
+        node = await tree.extend(operation.node, operation.text)
+    except InvalidRequestError as error:
+        if error.field != "continuation":
+            raise
+        return None
+    await tree.prune(node)
+    return len(node.token_ids)
 
 
 async def _decode(tree: AsyncTree, operation: Decode) -> list[list[Node]]:

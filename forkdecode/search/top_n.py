@@ -94,10 +94,20 @@ class TopNSearch:
     by then, the second what can follow."""
 
     def __init__(
-        self, n: int, root: Node, options: Options | None, batch: int, children: int, budget: Budget | None
+        self,
+        n: int,
+        root: Node,
+        options: Options | None,
+        batch: int,
+        children: int,
+        budget: Budget | None,
+        max_positions: int | None = None,
     ) -> None:
         self._options = _check_options(Options() if options is None else options)
-        self._policy = TopN(n, max_tokens=self._options.max_tokens, batch=batch)
+        longest = self._options.max_tokens
+        if max_positions is not None:  # a root without room is refused by the tree
+            longest = max(1, min(longest, max_positions - root.num_tokens))
+        self._policy = TopN(n, max_tokens=longest, batch=batch)
         self._root = root
         self._children = check_int("children", children, 1, MAX_CHILDREN)
         self._budget = Budget() if budget is None else budget

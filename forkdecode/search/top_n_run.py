@@ -26,18 +26,19 @@ def top_n(
 ) -> TopNResult:
     """The n most likely complete sequences below `root` (the tree's by default), with a certificate.
 
-    A sequence is complete if EOS, a stop token or the constraint ends it within options.max_tokens tokens.
-    Options that mask tokens apply: constraint, allowed_token_ids, bad_words, no_repeat_ngram_size and
-    min_tokens; any other option that would change what is decoded is refused by name. batch: prefixes that
-    are expanded together. children: how many continuations of a prefix are requested at once, 1 to 1024; more
-    are requested where they may matter. budget: what the search may use; if it does not suffice, the result
-    is not `exact`.
+    A sequence is complete if EOS, a stop token or the constraint ends it within options.max_tokens tokens and
+    the model's positions. Options that mask tokens apply: constraint, allowed_token_ids, bad_words,
+    no_repeat_ngram_size and min_tokens; any other option that would change what is decoded is refused by
+    name. batch: prefixes that are expanded together. children: how many continuations of a prefix are
+    requested at once, 1 to 1024; more are requested where they may matter. budget: what the search may use;
+    if it does not suffice, the result is not `exact`.
 
     Raises InvalidRequestError naming the field at fault, and the errors of the tree's methods.
     """
     if not isinstance(tree, Tree):
         raise invalid("tree", f"{shown(tree)} is no Tree", "that of an LLM or a Client; else top_n_async")
-    search = TopNSearch(n, tree.root if root is None else root, options, batch, children, budget)
+    root = tree.root if root is None else root
+    search = TopNSearch(n, root, options, batch, children, budget, tree.max_positions)
     steps, answer = search.steps(), None
     try:
         while True:
@@ -84,7 +85,8 @@ async def top_n_async(
     """top_n() for asyncio, with the same result."""
     if not isinstance(tree, AsyncTree):
         raise invalid("tree", f"{shown(tree)} is no AsyncTree", "that of an AsyncLLM or an AsyncClient")
-    search = TopNSearch(n, tree.root if root is None else root, options, batch, children, budget)
+    root = tree.root if root is None else root
+    search = TopNSearch(n, root, options, batch, children, budget, tree.max_positions)
     steps, answer = search.steps(), None
     try:
         while True:

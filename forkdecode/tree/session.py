@@ -85,7 +85,7 @@ class TreeSession:
         self.name = f"tree-{uuid.uuid4().hex[:16]}"
         self.seed = secrets.randbelow(FRESH_SEEDS) if opening.seed is None else opening.seed
         self._port = port
-        self._model = requests.info.name
+        self._model = requests.info
         self._block_size = block_size
         self._emit = emit
         self._post = post
@@ -127,7 +127,15 @@ class TreeSession:
         """The session as it is: a client's first event, and a use of it."""
         self.last_used = self._clock()
         nodes = tuple(self._growth.info(node) for node in self._nodes)
-        return TreeOpened(self.name, self._model, self.seed, nodes, self._limits, block_size=self._block_size)
+        return TreeOpened(
+            self.name,
+            self._model.name,
+            self.seed,
+            nodes,
+            self._limits,
+            block_size=self._block_size,
+            max_positions=self._model.max_positions,
+        )
 
     def snapshot_effort(self) -> Effort:
         """What snapshot() makes do."""

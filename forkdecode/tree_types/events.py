@@ -54,6 +54,7 @@ class TreeOpened:
     limits: what it may hold. Of a session by a server: secret is what resumes it, beside its name, within
     `grace` seconds after its connection was lost; idle_timeout: seconds after which it is ended when it is
     not used; max_command_bytes: of one command, as it is sent. block_size: tokens of a KV block.
+    max_positions: tokens that a path can have with the model.
     """
 
     tree: str
@@ -66,6 +67,7 @@ class TreeOpened:
     idle_timeout: float | None = None
     max_command_bytes: int | None = None
     block_size: int | None = None
+    max_positions: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -226,6 +226,7 @@ EVENTS: dict[type[TreeEvent], st.SearchStrategy[Any]] = {
         st.none() | records.between(0, 1e9),
         st.none() | st.integers(0, 2**63),
         st.none() | st.integers(1, 2**16),
+        st.none() | st.integers(1, 2**31),
     ),
     Accepted: st.builds(Accepted, command_ids, some_infos),
     Refused: st.builds(Refused, command_ids, told_errors()),

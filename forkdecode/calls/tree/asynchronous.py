@@ -73,6 +73,11 @@ class AsyncTree:
         return self._opened.limits
 
     @property
+    def max_positions(self) -> int | None:
+        """Tokens that a path can have with the model; None where the server does not tell."""
+        return self._opened.max_positions
+
+    @property
     def seed(self) -> int:
         """The same prompt, seed and commands make the same tree."""
         return self._opened.seed

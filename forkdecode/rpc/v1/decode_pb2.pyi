@@ -762,7 +762,7 @@ class TreeChange(_message.Message):
     def __init__(self, opened: _Optional[_Union[TreeOpened, _Mapping]] = ..., accepted: _Optional[_Union[CommandAccepted, _Mapping]] = ..., refused: _Optional[_Union[CommandRefused, _Mapping]] = ..., done: _Optional[_Union[CommandDone, _Mapping]] = ..., delta: _Optional[_Union[NodeDelta, _Mapping]] = ..., stopped: _Optional[_Union[NodeStopped, _Mapping]] = ..., scored: _Optional[_Union[NodeScored, _Mapping]] = ..., pruned: _Optional[_Union[NodesPruned, _Mapping]] = ..., exported: _Optional[_Union[NodesExported, _Mapping]] = ...) -> None: ...
 
 class TreeOpened(_message.Message):
-    __slots__ = ("tree", "secret", "model", "seed", "nodes", "limits", "grace", "idle_timeout", "max_command_bytes", "block_size")
+    __slots__ = ("tree", "secret", "model", "seed", "nodes", "limits", "grace", "idle_timeout", "max_command_bytes", "block_size", "max_positions")
     TREE_FIELD_NUMBER: _ClassVar[int]
     SECRET_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -773,6 +773,7 @@ class TreeOpened(_message.Message):
     IDLE_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     MAX_COMMAND_BYTES_FIELD_NUMBER: _ClassVar[int]
     BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
+    MAX_POSITIONS_FIELD_NUMBER: _ClassVar[int]
     tree: str
     secret: str
     model: str
@@ -783,7 +784,8 @@ class TreeOpened(_message.Message):
     idle_timeout: float
     max_command_bytes: int
     block_size: int
-    def __init__(self, tree: _Optional[str] = ..., secret: _Optional[str] = ..., model: _Optional[str] = ..., seed: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., limits: _Optional[_Union[TreeLimits, _Mapping]] = ..., grace: _Optional[float] = ..., idle_timeout: _Optional[float] = ..., max_command_bytes: _Optional[int] = ..., block_size: _Optional[int] = ...) -> None: ...
+    max_positions: int
+    def __init__(self, tree: _Optional[str] = ..., secret: _Optional[str] = ..., model: _Optional[str] = ..., seed: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., limits: _Optional[_Union[TreeLimits, _Mapping]] = ..., grace: _Optional[float] = ..., idle_timeout: _Optional[float] = ..., max_command_bytes: _Optional[int] = ..., block_size: _Optional[int] = ..., max_positions: _Optional[int] = ...) -> None: ...
 
 class Node(_message.Message):
     __slots__ = ("node", "parent", "depth", "state", "start", "token_ids", "text", "lineage", "next_seed", "finish_reason", "cumulative_logprob", "before_ids", "before_text", "item")
