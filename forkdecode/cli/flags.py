@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -105,8 +105,11 @@ _ON_BY_DEFAULT = frozenset({"prefix_cache"})
 _PANELS = ((STRATEGY_FLAGS, "Strategy"), (OPTION_FLAGS, "Options"), (ENGINE_FLAGS, "Engine"))
 
 
-def with_flags(*tables: Flags) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Gives a command the flags of `tables`; they arrive in its **flags."""
+def with_flags(
+    *tables: Flags, before: Sequence[inspect.Parameter] = ()
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Gives a command the flags of `tables`; they arrive in its **flags, as do those that are told before its
+    own."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
@@ -116,7 +119,7 @@ def with_flags(*tables: Flags) -> Callable[[Callable[..., Any]], Callable[..., A
         own = inspect.signature(command, eval_str=True).parameters.values()
         kept = [p.replace(kind=p.KEYWORD_ONLY) for p in own if p.kind is not p.VAR_KEYWORD]
         added = [_parameter(name, *spec) for table in tables for name, spec in table.items()]
-        wrapper.__signature__ = inspect.Signature(kept + added)  # type: ignore[attr-defined]
+        wrapper.__signature__ = inspect.Signature([*before, *kept, *added])  # type: ignore[attr-defined]
         return wrapper
 
     return decorate

@@ -13,19 +13,24 @@ from typing import Any
 
 import typer
 
-from forkdecode.checks import check_float, check_int, keep
+from forkdecode.checks import check_float, keep
+from forkdecode.cli.flags import given
 from forkdecode.cli.run import INTERRUPTED
-from forkdecode.config import DEFAULT_MODEL, MAX_BYTES, EngineConfig, parse_bytes
+from forkdecode.cli.server_flags import SERVER_FLAGS, record_of
+from forkdecode.config import DEFAULT_MODEL, EngineConfig, parse_bytes
 from forkdecode.constraints.catalogue_file import open_catalogue
 from forkdecode.constraints.catalogues import Catalogues
 from forkdecode.engine.log import configure_logs, json_logger
+from forkdecode.engine.patience import Patience
 from forkdecode.engine.remote import EngineProcess
-from forkdecode.engine.rotation import MAX_FILES, Rotation
-from forkdecode.engine.watch import LONGEST, Patience
+from forkdecode.engine.rotation import Rotation
 from forkdecode.errors import invalid
-from forkdecode.server.app import MIN_REQUEST_BYTES, Server, ServerSettings
+from forkdecode.server.app import Server
+from forkdecode.server.auth import OPEN
 from forkdecode.server.backend import Backend, StepBell
 from forkdecode.server.metrics import Metrics, MetricsServer
+from forkdecode.server.settings import ServerSettings, TreeSettings
+from forkdecode.server.tls import tls_files
 from forkdecode.server.token_file import TokenFile
 
 _PROCESS_FLAGS = ("model", "dtype", "device", "threads", "max_positions")
@@ -79,11 +84,38 @@ class ServePlan:
         )
 
 
-def patience(engine_timeout: float, step_timeout: float) -> Patience:
-    """Raises InvalidRequestError naming the flag at fault."""
-    for name, value in (("engine_timeout", engine_timeout), ("step_timeout", step_timeout)):
-        check_float(name, value, 0.0, LONGEST, open_low=True)
-    return Patience(engine_timeout, step_timeout)
+def plan_of(flags: Mapping[str, Any]) -> ServePlan:
+    """What the flags of the command ask for. Raises InvalidRequestError naming the one at fault."""
+    own = {name: flags[name] for name in SERVER_FLAGS}
+    own["max_request_size"] = parse_bytes("max_request_size", own["max_request_size"])
+    token_file = None if own["tokens"] is None else TokenFile(own["tokens"])
+    settings = record_of(
+        ServerSettings,
+        own,
+        tls=tls_files(own["tls_cert"], own["tls_key"], own["tls_client_ca"]),
+        tokens=OPEN if token_file is None else token_file.book,
+        trees=record_of(TreeSettings, own),
+    )
+    return ServePlan(
+        given({name: value for name, value in flags.items() if name not in SERVER_FLAGS}),
+        settings,
+        own["metrics_listen"],
+        own["grace"],
+        record_of(Patience, own),
+        own["journal"],
+        _rotation(own),
+        token_file,
+    )
+
+
+def _rotation(own: Mapping[str, Any]) -> Rotation | None:
+    """None where no size is given; how many files are kept is checked all the same."""
+    text = own["journal_size"]
+    size = 1 if text is None else parse_bytes("journal_size", text)
+    made = record_of(Rotation, {**own, "journal_size": size})
+    if text is not None and own["journal"] is None:
+        raise invalid("journal_size", "there is no journal", "together with journal")
+    return None if text is None else made
 
 
 def check_writable(name: str, path: Path) -> None:
@@ -97,21 +129,6 @@ def check_writable(name: str, path: Path) -> None:
         problem = "can't be written: permission denied"
     if problem is not None:
         raise invalid(name, f"{path} {problem}", "a file that can be written, in a folder that is there")
-
-
-def request_bytes(size: str) -> int:
-    """Raises InvalidRequestError naming the flag."""
-    return check_int("max_request_size", parse_bytes("max_request_size", size), MIN_REQUEST_BYTES)
-
-
-def rotation(journal: Path | None, size: str | None, files: int) -> Rotation | None:
-    """None where no size is given. Raises InvalidRequestError naming the flag at fault."""
-    check_int("journal_keep", files, 0, MAX_FILES)
-    if size is None:
-        return None
-    if journal is None:
-        raise invalid("journal_size", "there is no journal", "together with journal")
-    return Rotation(check_int("journal_size", parse_bytes("journal_size", size), 1, MAX_BYTES), files)
 
 
 def serve_until_told(plan: ServePlan) -> int:

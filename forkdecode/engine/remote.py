@@ -11,11 +11,11 @@ from typing import Any
 
 from forkdecode.checks import check_int, check_unicode, shown
 from forkdecode.config import DEFAULT_MODEL, MAX_THREADS, DType, EngineConfig
+from forkdecode.engine.patience import Patience
 from forkdecode.engine.port import Job
 from forkdecode.engine.rotation import Rotation
 from forkdecode.engine.sizing import Capacity
 from forkdecode.engine.supervisor import EngineState, Supervisor
-from forkdecode.engine.watch import Patience
 from forkdecode.errors import invalid
 from forkdecode.model.info import ModelInfo
 from forkdecode.results import EngineStats

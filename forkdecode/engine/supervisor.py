@@ -14,10 +14,11 @@ from typing import Literal, TypeAlias
 
 from forkdecode.engine.crossing import check_fits
 from forkdecode.engine.jobs import JobTable, tell
+from forkdecode.engine.patience import Patience
 from forkdecode.engine.port import Job
 from forkdecode.engine.spawn import UNSENT_BYTES, Child
 from forkdecode.engine.submission import submits
-from forkdecode.engine.watch import Patience, Watch
+from forkdecode.engine.watch import Watch
 from forkdecode.errors import (
     EngineClosedError,
     ForkdecodeError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -13,19 +13,14 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health
 
-from forkdecode.checks import check_bool, check_float, check_int, keep
 from forkdecode.errors import UnavailableError
 from forkdecode.requests.prepare import RequestMaker
 from forkdecode.results import ServedModel
 from forkdecode.server.address import (
-    DEFAULT_LISTEN,
     Address,
     bind_problem,
-    check_exposure,
     check_unused,
-    parse_address,
 )
-from forkdecode.server.auth import OPEN, TokenBook
 from forkdecode.server.backend import Backend, EngineState
 from forkdecode.server.guard import Guard
 from forkdecode.server.health import Health
@@ -36,55 +31,14 @@ from forkdecode.server.record import Recorder
 from forkdecode.server.reflection import ReflectionGuard, add_reflection
 from forkdecode.server.running import BUSY_RETRY, DRAIN_RETRY, Running, going_down
 from forkdecode.server.servicer import Servicer
+from forkdecode.server.settings import ServerSettings
 from forkdecode.server.stream import Courier
-from forkdecode.server.tls import TlsFiles
 from forkdecode.server.tree_service import TreeService
-from forkdecode.server.trees import Trees, TreeSettings
+from forkdecode.server.trees import Trees
 from forkdecode.server.workers import Workers
 
-MIN_REQUEST_BYTES = 1024
-"""The least that a request may be allowed to have."""
 _LAST_WORDS = 1.0
 """Seconds in which callers may take their last status before connections are closed."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServerSettings:
-    """How a server serves.
-
-    listen: host:port or unix:/path. max_requests: calls at a time. max_request_bytes: of one request as
-    it is sent. stall_timeout: seconds after which a reader that takes nothing is ended. tokens: who may
-    call. insecure_public: serve an address that others can reach without TLS or without knowing callers.
-    """
-
-    listen: str = DEFAULT_LISTEN
-    max_requests: int = 1024
-    max_request_bytes: int = 4 * 2**20
-    stall_timeout: float = 60.0
-    tls: TlsFiles | None = None
-    tokens: TokenBook = OPEN
-    insecure_public: bool = False
-    log_prompts: bool = False
-    trees: TreeSettings = field(default_factory=TreeSettings)
-
-    def __post_init__(self) -> None:
-        keep(self, "max_requests", check_int, 1)
-        keep(self, "max_request_bytes", check_int, MIN_REQUEST_BYTES)
-        keep(self, "stall_timeout", check_float, 0.0, 1e6, open_low=True)
-        keep(self, "insecure_public", check_bool)
-        keep(self, "log_prompts", check_bool)
-
-    def address(self) -> Address:
-        """Where to listen. Raises InvalidRequestError for what is no address, or one too open."""
-        address = parse_address(self.listen)
-        mutual = self.tls is not None and self.tls.client_ca is not None
-        check_exposure(
-            address,
-            encrypted=self.tls is not None,
-            authenticated=self.tokens.needs_token or mutual,
-            forced=self.insecure_public,
-        )
-        return address
 
 
 class Server:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
-from forkdecode.checks import check_float, check_int, keep, shown
+from forkdecode.checks import shown
 from forkdecode.engine.port import EnginePort
 from forkdecode.errors import (
     CancelledError,
@@ -22,6 +22,7 @@ from forkdecode.requests.prepare import RequestMaker
 from forkdecode.rpc.convert_tree_commands import OpenCall, ResumeCall
 from forkdecode.server.auth import Caller
 from forkdecode.server.running import BUSY_RETRY, Running, going_down
+from forkdecode.server.settings import TreeSettings
 from forkdecode.server.stream import Courier
 from forkdecode.server.tree_feed import TreeFeed
 from forkdecode.server.tree_host import HostedTree
@@ -33,23 +34,6 @@ from forkdecode.tree_types import TreeLimits, TreeOpened
 
 SWEEP = 1.0
 """Seconds between two looks at what has been idle for too long."""
-
-
-@dataclass(frozen=True, slots=True)
-class TreeSettings:
-    """What tree sessions may be. max_sessions: at a time. grace: seconds for which one is kept that lost its
-    connection. idle: seconds after which one is ended that is not used and generates nothing. limits: what
-    one may hold at most."""
-
-    max_sessions: int = 256
-    grace: float = 60.0
-    idle: float = 3600.0
-    limits: TreeLimits = field(default_factory=TreeLimits)
-
-    def __post_init__(self) -> None:
-        keep(self, "max_sessions", check_int, 0)
-        keep(self, "grace", check_float, 0.0, 1e9)
-        keep(self, "idle", check_float, 0.0, 1e9, open_low=True)
 
 
 class Trees:

@@ -189,6 +189,12 @@ def test_grace_has_an_end_and_a_second_signal_needs_none(long_model: str, tmp_pa
         (["--journal", "/"], "journal: / is a folder"),
         (["--stall-timeout", "0"], "stall_timeout: 0.0 is out of range"),
         (["--grace", "-1"], "grace: -1.0 is out of range"),
+        (["--tree-grace", "-1"], "forkdecode: tree_grace: -1.0 is out of range"),
+        (["--tree-idle", "0"], "forkdecode: tree_idle: 0.0 is out of range"),
+        (["--engine-timeout", "0"], "engine_timeout: 0.0 is out of range"),
+        (["--step-timeout", "nan"], "step_timeout: nan is out of range"),
+        (["--journal-keep", "-1"], "journal_keep: -1 is out of range"),
+        (["--journal-size", "1GiB"], "journal_size: there is no journal"),
     ],
 )
 def test_wrong_flags_are_told_in_one_line_before_a_model_is_loaded(

@@ -11,7 +11,11 @@ from forkdecode.cli import app as commands
 from forkdecode.cli.constraints import CONSTRAINT_FIELDS
 from forkdecode.cli.flags import ENGINE_FLAGS, OPTION_FLAGS, STRATEGY_FLAGS
 from forkdecode.cli.requests import STRATEGIES
-from forkdecode.config import EngineConfig
+from forkdecode.cli.server_flags import SERVER_FIELDS, server_parameters
+from forkdecode.config import EngineConfig, parse_bytes
+from forkdecode.engine.patience import Patience
+from forkdecode.engine.rotation import Rotation
+from forkdecode.server.settings import ServerSettings, TreeSettings
 from forkdecode.types import OPTION_NAMES
 from tests.cli.conftest import Cli
 
@@ -124,6 +128,32 @@ def test_help_and_version(cli: Cli) -> None:
         assert "Usage: forkdecode" in ran.out
     assert cli("--version").out.startswith("forkdecode 0.")
     assert cli().code == 2
+
+
+def test_a_servers_flags_have_the_defaults_of_its_records(cli: Cli) -> None:
+    parameters = {one.name: one for one in server_parameters()}
+    assert set(SERVER_FIELDS) < set(parameters)
+    for flag, (owner, name) in SERVER_FIELDS.items():
+        default = {one.name: one.default for one in dataclasses.fields(owner)}[name]
+        told = parameters[flag].default
+        if flag == "max_request_size":
+            assert parse_bytes(flag, told) == default
+        else:
+            assert told == (None if default is dataclasses.MISSING else default), flag
+    shown = cli("serve", "--help").out
+    for default in ("127.0.0.1:50051", "4MiB", "1024", "30.0", "600.0", "256", "60.0", "3600.0"):
+        assert f"[default: {default}]" in shown
+
+
+def test_every_field_of_a_servers_records_has_a_flag() -> None:
+    for kind, others in (
+        (ServerSettings, {"tls", "tokens", "trees"}),
+        (TreeSettings, {"limits"}),
+        (Patience, set()),
+        (Rotation, set()),
+    ):
+        flagged = {field for owner, field in SERVER_FIELDS.values() if owner is kind}
+        assert flagged | others == {one.name for one in dataclasses.fields(kind)}
 
 
 def test_every_field_has_a_flag_and_every_flag_a_field() -> None:

@@ -13,8 +13,9 @@ import pytest
 from forkdecode import AsyncClient, Client, EngineClosedError, UnavailableError
 from forkdecode.client.attempts import Attempts
 from forkdecode.engine.log import json_logger
-from forkdecode.server.app import Server, ServerSettings
+from forkdecode.server.app import Server
 from forkdecode.server.guard import Guard
+from forkdecode.server.settings import ServerSettings
 from tests.client.scripted import fails, scripted
 from tests.server.servers import LOOPBACK, Log
 

@@ -18,10 +18,10 @@ import pytest
 
 from forkdecode.calls.tree import Tree
 from forkdecode.constraint_types import Regex
+from forkdecode.engine.patience import Patience
 from forkdecode.engine.port import EnginePort
 from forkdecode.engine.remote import EngineProcess
 from forkdecode.engine.start import start_engine
-from forkdecode.engine.watch import Patience
 from forkdecode.errors import (
     CancelledError,
     CapacityError,

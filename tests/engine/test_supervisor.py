@@ -14,9 +14,9 @@ import numpy as np
 import psutil
 import pytest
 
+from forkdecode.engine.patience import Patience
 from forkdecode.engine.port import Job
 from forkdecode.engine.remote import EngineProcess
-from forkdecode.engine.watch import Patience
 from forkdecode.errors import (
     CapacityError,
     EngineClosedError,

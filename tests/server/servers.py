@@ -23,9 +23,10 @@ import grpc
 from forkdecode import LLM
 from forkdecode.engine.log import json_logger
 from forkdecode.engine.start import RunningEngine
-from forkdecode.server.app import Server, ServerSettings
+from forkdecode.server.app import Server
 from forkdecode.server.backend import Backend
 from forkdecode.server.metrics import Metrics
+from forkdecode.server.settings import ServerSettings
 from tests.llm.models import TOKENIZER, tiny_llama
 
 LOOPBACK = "127.0.0.1:0"

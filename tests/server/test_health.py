@@ -14,8 +14,9 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from forkdecode.engine.log import json_logger
-from forkdecode.server.app import Server, ServerSettings
+from forkdecode.server.app import Server
 from forkdecode.server.auth import Caller, TokenBook
+from forkdecode.server.settings import ServerSettings
 from tests.server.puppet import Puppet
 from tests.server.servers import LOOPBACK, Log, serving
 

@@ -16,10 +16,11 @@ from forkdecode.engine.log import json_logger
 from forkdecode.rpc.status import error_of
 from forkdecode.rpc.v1 import decode_pb2 as pb
 from forkdecode.rpc.v1.decode_pb2_grpc import DecodeServiceStub
-from forkdecode.server.app import Server, ServerSettings
+from forkdecode.server.app import Server
 from forkdecode.server.auth import OPEN, Caller, TokenBook
 from forkdecode.server.loading import LOADING_RETRY
 from forkdecode.server.methods import SERVICE
+from forkdecode.server.settings import ServerSettings
 from tests.server.puppet import Puppet
 from tests.server.servers import LOOPBACK, Log
 

@@ -23,7 +23,7 @@ from forkdecode.rpc.convert_tree_commands import OpenCall, ResumeCall, open_mess
 from forkdecode.rpc.v1 import decode_pb2 as pb
 from forkdecode.server.auth import read_tokens
 from forkdecode.server.metrics import Metrics
-from forkdecode.server.trees import TreeSettings
+from forkdecode.server.settings import TreeSettings
 from forkdecode.tree_types import (
     Accepted,
     Command,

@@ -1,0 +1,93 @@
+"""The flags of `serve` beside the engine's. Each has its default from the record that it is a field of."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from forkdecode.cli.flags import Flags
+from forkdecode.engine.patience import Patience
+from forkdecode.engine.rotation import Rotation
+from forkdecode.errors import InvalidRequestError
+from forkdecode.server.settings import ServerSettings, TreeSettings
+
+T = TypeVar("T")
+SERVER_FLAGS: Flags = {
+    "listen": (str, "host:port (port 0: a free one), or unix:/path."),
+    "metrics_listen": (str, "host:port for Prometheus; none by default."),
+    "journal": (Path, "Write every step to this file, for `replay`."),
+    "journal_size": (str, "At which the journal moves on to another file; never by default."),
+    "journal_keep": (int, "Files of the journal that are kept besides the newest."),
+    "tls_cert": (Path, "The server's certificate chain, PEM."),
+    "tls_key": (Path, "Its private key, PEM."),
+    "tls_client_ca": (Path, "Clients must show a certificate signed by this one, PEM."),
+    "tokens": (Path, "TOML or .json file of bearer tokens and their limits."),
+    "insecure_public": (bool, "Serve other machines without TLS or without known callers."),
+    "max_requests": (int, "Calls at a time."),
+    "max_request_size": (str, "Of one request, as it is sent."),
+    "stall_timeout": (float, "Seconds until a reader that takes nothing is ended."),
+    "grace": (float, "Seconds that running requests get after SIGTERM."),
+    "engine_timeout": (float, "Seconds of silence after which the engine is restarted."),
+    "step_timeout": (float, "Seconds of one step after which the engine is restarted."),
+    "max_sessions": (int, "Tree sessions at a time."),
+    "tree_grace": (float, "Seconds that a tree session without a connection is kept."),
+    "tree_idle": (float, "Seconds until an unused tree session is ended."),
+    "log_prompts": (bool, "Write prompts to the log."),
+}
+SERVER_FIELDS: Mapping[str, tuple[type, str]] = {
+    **{name: (ServerSettings, name) for name in ("listen", "max_requests", "stall_timeout")},
+    **{name: (ServerSettings, name) for name in ("insecure_public", "log_prompts")},
+    "max_request_size": (ServerSettings, "max_request_bytes"),
+    "max_sessions": (TreeSettings, "max_sessions"),
+    "tree_grace": (TreeSettings, "grace"),
+    "tree_idle": (TreeSettings, "idle"),
+    "engine_timeout": (Patience, "silence"),
+    "step_timeout": (Patience, "step"),
+    "journal_size": (Rotation, "size"),
+    "journal_keep": (Rotation, "keep"),
+}
+"""The record that a flag of a server is a field of, where it has its default and is checked."""
+DEFAULT_GRACE = 30.0
+"""Of `grace`, which is of no record."""
+
+
+def server_parameters() -> list[inspect.Parameter]:
+    """What typer makes the flags of."""
+    return [_parameter(name, *spec) for name, spec in SERVER_FLAGS.items()]
+
+
+def default_of(name: str) -> Any:
+    """A server's flag that is not given: as its record has it, None where it has none."""
+    if name == "grace":
+        return DEFAULT_GRACE
+    if name not in SERVER_FIELDS:
+        return None
+    owner, field = SERVER_FIELDS[name]
+    (default,) = (one.default for one in fields(owner) if one.name == field)
+    if default is MISSING:
+        return None
+    return f"{default // 2**20}MiB" if name == "max_request_size" else default
+
+
+def record_of(kind: type[T], flags: Mapping[str, Any], **others: Any) -> T:
+    """A record of what the flags of a server say. Raises InvalidRequestError naming the flag at fault."""
+    names = {field: flag for flag, (owner, field) in SERVER_FIELDS.items() if owner is kind}
+    try:
+        return kind(**{field: flags[flag] for field, flag in names.items()}, **others)
+    except InvalidRequestError as error:
+        field = error.field or ""
+        flag = names.get(field, field)
+        text = f"{flag}{str(error).removeprefix(field)}"
+        raise InvalidRequestError(text, field=flag, limit=error.limit) from error
+
+
+def _parameter(name: str, kind: Any, text: str) -> inspect.Parameter:
+    default = default_of(name)
+    option = typer.Option(f"--{name.replace('_', '-')}", help=text)
+    annotation = Annotated[kind, option] if default is not None else Annotated[kind | None, option]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

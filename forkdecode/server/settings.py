@@ -1,0 +1,73 @@
+"""How a server serves. Neither gRPC nor an engine is imported here: flags are made of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from forkdecode.checks import check_bool, check_float, check_int, keep
+from forkdecode.server.address import DEFAULT_LISTEN, Address, check_exposure, parse_address
+from forkdecode.server.auth import OPEN, TokenBook
+from forkdecode.tree_types import TreeLimits
+
+if TYPE_CHECKING:
+    from forkdecode.server.tls import TlsFiles
+
+MIN_REQUEST_BYTES = 1024
+"""The least that a request may be allowed to have."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeSettings:
+    """What tree sessions may be. max_sessions: at a time. grace: seconds for which one is kept that lost its
+    connection. idle: seconds after which one is ended that is not used and generates nothing. limits: what
+    one may hold at most."""
+
+    max_sessions: int = 256
+    grace: float = 60.0
+    idle: float = 3600.0
+    limits: TreeLimits = field(default_factory=TreeLimits)
+
+    def __post_init__(self) -> None:
+        keep(self, "max_sessions", check_int, 0)
+        keep(self, "grace", check_float, 0.0, 1e9)
+        keep(self, "idle", check_float, 0.0, 1e9, open_low=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """How a server serves.
+
+    listen: host:port or unix:/path. max_requests: calls at a time. max_request_bytes: of one request as
+    it is sent. stall_timeout: seconds after which a reader that takes nothing is ended. tokens: who may
+    call. insecure_public: serve an address that others can reach without TLS or without knowing callers.
+    """
+
+    listen: str = DEFAULT_LISTEN
+    max_requests: int = 1024
+    max_request_bytes: int = 4 * 2**20
+    stall_timeout: float = 60.0
+    tls: TlsFiles | None = None
+    tokens: TokenBook = OPEN
+    insecure_public: bool = False
+    log_prompts: bool = False
+    trees: TreeSettings = field(default_factory=TreeSettings)
+
+    def __post_init__(self) -> None:
+        keep(self, "max_requests", check_int, 1)
+        keep(self, "max_request_bytes", check_int, MIN_REQUEST_BYTES)
+        keep(self, "stall_timeout", check_float, 0.0, 1e6, open_low=True)
+        keep(self, "insecure_public", check_bool)
+        keep(self, "log_prompts", check_bool)
+
+    def address(self) -> Address:
+        """Where to listen. Raises InvalidRequestError for what is no address, or one too open."""
+        address = parse_address(self.listen)
+        mutual = self.tls is not None and self.tls.client_ca is not None
+        check_exposure(
+            address,
+            encrypted=self.tls is not None,
+            authenticated=self.tokens.needs_token or mutual,
+            forced=self.insecure_public,
+        )
+        return address
