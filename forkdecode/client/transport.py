@@ -11,6 +11,7 @@ import grpc
 
 from forkdecode.client.address import unknown_host
 from forkdecode.client.attempts import Attempts
+from forkdecode.client.failures import failure_of
 from forkdecode.client.settings import Settings
 from forkdecode.client.siblings import Siblings
 from forkdecode.client.tree_call import Put as PutTree
@@ -28,7 +29,6 @@ from forkdecode.errors import (
 from forkdecode.results import Event, Finished
 from forkdecode.rpc.convert_events import Events
 from forkdecode.rpc.convert_tree_events import tree_events
-from forkdecode.rpc.status import error_of
 from forkdecode.rpc.v1 import decode_pb2 as pb
 from forkdecode.rpc.v1.decode_pb2_grpc import DecodeServiceStub
 from forkdecode.tree_types import TreeOpened
@@ -262,7 +262,7 @@ class Transport:
     def _told(
         self, error: grpc.aio.AioRpcError, request_id: str | None, timeout: float | None
     ) -> ForkdecodeError:
-        failure = unknown_host(self._settings.address, error.details() or "") or error_of(error)
+        failure = unknown_host(self._settings.address, error.details() or "") or failure_of(error)
         if isinstance(failure, DeadlineError) and timeout is not None:
             failure = DeadlineError(f"timeout: not done after {timeout:g} s", field="timeout")
         if failure.request_id is None:

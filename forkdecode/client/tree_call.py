@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 
 import grpc
 
+from forkdecode.client.failures import failure_of
 from forkdecode.client.writing import write
 from forkdecode.errors import EngineClosedError, ForkdecodeError, UnavailableError, invalid
 from forkdecode.rpc.convert_tree_commands import close_message
 from forkdecode.rpc.convert_tree_events import tree_events
-from forkdecode.rpc.status import error_of
 from forkdecode.rpc.v1 import decode_pb2 as pb
 from forkdecode.tree_types import TreeEvent, TreeOpened
 
@@ -81,8 +81,7 @@ class TreeCall:
                     self._put(event)
             failure = UnavailableError(f"the server ended the tree session {self._name}")
         except grpc.aio.AioRpcError as error:
-            failure = error_of(error)
-            failure.__cause__ = error
+            failure = failure_of(error)
         except asyncio.CancelledError:
             failure = EngineClosedError("the call was cancelled")
         except Exception as error:

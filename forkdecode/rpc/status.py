@@ -163,6 +163,12 @@ def error_of(error: Any) -> ForkdecodeError:
     )
 
 
+def is_told(error: Any) -> bool:
+    """Whether a failed call has our details: a server of ours said so, not a proxy or gRPC itself."""
+    info, _, _ = _found(error.trailing_metadata() or ())
+    return bool(info.domain == DOMAIN)
+
+
 def _by_code(code: grpc.StatusCode, retry: object | None) -> type[ForkdecodeError]:
     if code is _Code.RESOURCE_EXHAUSTED and retry is not None:
         return errors.QueueFullError

@@ -38,6 +38,7 @@ DOWN = fails(EngineClosedError("the engine died", retry_after=0.01))
         fails(UnavailableError("draining")),
         fails(QueueFullError("full", retry_after=0.01)),
         status(grpc.StatusCode.UNAVAILABLE),
+        status(grpc.StatusCode.CANCELLED),
         sends(),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from forkdecode.errors import AuthenticationError
 from forkdecode.rpc.v1 import decode_pb2 as pb
 from forkdecode.server.auth import TokenBook, read_tokens
 from tests.server.calls import refused, request_of, stub_of
-from tests.server.puppet import Puppet
+from tests.server.puppet import WAIT, Puppet
 from tests.server.servers import Running, running_server
 
 TOKENS = """
@@ -29,6 +30,8 @@ name = "large"
 token = "large-secret"
 """
 SMALL = [("authorization", "Bearer small-secret")]
+BURST = 2000
+"""Calls of one connection, twice as many as gRPC by itself lets wait."""
 LARGE = [("authorization", "Bearer large-secret")]
 
 
@@ -75,6 +78,15 @@ def test_calls_above_the_limit_are_told_when_to_come_back(puppet: Puppet) -> Non
         puppet.finish(puppet.job(2), [5])
         assert len(list(third)) == 1
         calls[1].cancel()
+
+
+def test_a_burst_waits_while_the_loop_is_busy(puppet: Puppet) -> None:
+    go_on = threading.Event()
+    with running_server(puppet.backend()) as server, stub_of(server) as stub:
+        server.loop.call_soon_threadsafe(go_on.wait, WAIT)
+        calls = [stub.GetModel.future(pb.GetModelRequest()) for _ in range(BURST)]
+        go_on.set()
+        assert {call.code() for call in calls} == {grpc.StatusCode.OK}
 
 
 def test_a_full_queue_of_the_engine_is_told_alike(puppet: Puppet) -> None:
