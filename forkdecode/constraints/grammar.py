@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +21,7 @@ from forkdecode.constraints.grammar_text import (
     refusal,
 )
 from forkdecode.constraints.grammar_tokens import GrammarTokens, grammar_tokens
+from forkdecode.cores import usable_cores
 from forkdecode.errors import EngineClosedError, GroupFailedError, QueueFullError
 from forkdecode.text.token_bytes import TokenBytes
 
@@ -74,7 +74,7 @@ class Grammars:
         self._lock = threading.Lock()
         self._known: OrderedDict[_Key, Future[Compiled]] = OrderedDict()
         self._tokens: dict[bool, GrammarTokens] = {}
-        cores = len(os.sched_getaffinity(0))
+        cores = usable_cores()
         self._threads = min(MASK_THREADS, max(1, cores // 2))
         self._workers: Workers | None = None
         self._compilers = ThreadPoolExecutor(COMPILE_THREADS, "forkdecode-grammars")

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from forkdecode.config import DEFAULT_MODEL
 from forkdecode.constraints.catalogues import Catalogues
+from forkdecode.cores import usable_cores
 from forkdecode.engine.desk import Desk
 from forkdecode.engine.heartbeat import Heartbeat
 from forkdecode.engine.log import configure_logs
@@ -101,7 +102,7 @@ def _serve_model(
     engine, capacity = build_engine(
         loaded,
         start.config,
-        start.threads or len(os.sched_getaffinity(0)),
+        start.threads or usable_cores(),
         journal=None if start.journal is None else Path(start.journal),
         rotation=None if start.journal_size is None else Rotation(start.journal_size, start.journal_keep),
     )

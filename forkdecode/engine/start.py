@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import os
 import time
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -15,6 +14,7 @@ import psutil
 import torch
 
 from forkdecode.config import EngineConfig
+from forkdecode.cores import usable_cores
 from forkdecode.engine.core import Engine
 from forkdecode.engine.journal import Journal, Run
 from forkdecode.engine.rotation import Rotation
@@ -64,7 +64,7 @@ def start_engine(
     threads: torch's threads; None takes the cores that this process may use. journal: a file to write
     the step journal to (see journal.py). Raises CapacityError when the pool does not fit.
     """
-    cores = threads or len(os.sched_getaffinity(0))
+    cores = threads or usable_cores()
     engine, capacity = build_engine(loaded, config, cores, journal=journal)
     return RunningEngine(EngineThread(engine), capacity, loaded.info, loaded.tokenizer)
 
