@@ -29,7 +29,7 @@ from forkdecode.engine.journal_writer import PENDING_BYTES, JournalWriter
 from forkdecode.engine.observer import Phase
 from forkdecode.engine.plan_image import image_of
 from forkdecode.engine.rotation import HARD_LIMIT, Rotation
-from forkdecode.errors import InvalidRequestError
+from forkdecode.errors import InvalidRequestError, invalid
 from forkdecode.logs import get_logger
 from forkdecode.model.info import ModelInfo
 from forkdecode.results import EngineStats
@@ -211,6 +211,24 @@ class Journal:
         record = frame(payload)
         self._size += len(record)
         self._writer.put(record)
+
+
+def open_journal(path: Path, run: Run, rotation: Rotation | None, *, again: bool) -> Journal | None:
+    """A journal of this run. again: whether an engine has served before this one; then what it served is
+    worth more than a journal that can't go on: there is none, and the log says why.
+
+    Raises InvalidRequestError for a file that can't be written, or is of another kind.
+    """
+    try:
+        return Journal(path, run, rotation=rotation)
+    except (OSError, InvalidRequestError) as error:
+        if again:
+            _log.exception("journal_ended", record="run")
+            return None
+        if isinstance(error, InvalidRequestError):
+            raise
+        problem = f"{str(path)!r} can't be written: {error.strerror or said(error)}"
+        raise invalid("journal", problem, "a file that can be written, on a disk with room") from error
 
 
 def summary(events: Sequence[GroupEvent]) -> list[tuple[Any, ...]]:

@@ -9,6 +9,7 @@ takes what is whole. Damage anywhere else is told apart from that by the checksu
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import itertools
 import os
@@ -24,6 +25,7 @@ from forkdecode.errors import InvalidRequestError, invalid
 MAGIC = b"FDJOURN\n"
 FORMAT = 1
 _START = struct.Struct("<8sI")
+_NEW = _START.pack(MAGIC, FORMAT)
 _HEAD = struct.Struct("<III")
 _ALLOWED = f"a step journal of format {FORMAT}"
 
@@ -104,7 +106,7 @@ def _length(head: bytes, left: int) -> _Head:
 
 
 def open_to_append(path: Path) -> BinaryIO:
-    """The file, empty or after its last whole record, locked against a second writer.
+    """The file, new or after its last whole record, locked against a second writer.
 
     Raises InvalidRequestError for a file that is no journal, that is damaged otherwise than by a
     writer's death, or that another process writes; OSError for one that can't be opened.
@@ -112,10 +114,11 @@ def open_to_append(path: Path) -> BinaryIO:
     file = open(path, "a+b", buffering=0)  # noqa: SIM115 - the caller closes it
     try:
         _lock(file)
-        if os.fstat(file.fileno()).st_size == 0:
-            file.write(_START.pack(MAGIC, FORMAT))
-        else:
+        if _is_begun(file):
             _drop_unfinished(path, file)
+        else:
+            file.truncate(0)
+            _write_start(file)
     except BaseException:
         file.close()
         raise
@@ -139,6 +142,18 @@ def _lock(file: BinaryIO) -> None:
         fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise invalid("journal", "is written by another process", "a file of its own") from None
+
+
+def _is_begun(file: BinaryIO) -> bool:
+    """Whether there is more than a beginning that its writer was cut off in."""
+    file.seek(0)
+    start = file.read(_START.size)
+    return len(start) == _START.size or not _NEW.startswith(start)
+
+
+def _write_start(file: BinaryIO) -> None:
+    if file.write(_NEW) != len(_NEW):  # a raw write may be a short one
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _drop_unfinished(path: Path, file: BinaryIO) -> None:

@@ -105,6 +105,7 @@ def _serve_model(
         start.threads or usable_cores(),
         journal=None if start.journal is None else Path(start.journal),
         rotation=None if start.journal_size is None else Rotation(start.journal_size, start.journal_keep),
+        again=start.again,
     )
     hello = Hello(
         loaded.info,

@@ -16,7 +16,7 @@ import torch
 from forkdecode.config import EngineConfig
 from forkdecode.cores import usable_cores
 from forkdecode.engine.core import Engine
-from forkdecode.engine.journal import Journal, Run
+from forkdecode.engine.journal import Run, open_journal
 from forkdecode.engine.rotation import Rotation
 from forkdecode.engine.sizing import Capacity, size_pool
 from forkdecode.engine.slow import told_if_slow
@@ -62,7 +62,8 @@ def start_engine(
     """Allocates the KV cache and starts the engine's thread.
 
     threads: torch's threads; None takes the cores that this process may use. journal: a file to write
-    the step journal to (see journal.py). Raises CapacityError when the pool does not fit.
+    the step journal to (see journal.py). Raises CapacityError when the pool does not fit, and
+    InvalidRequestError for a journal that can't be written.
     """
     cores = threads or usable_cores()
     engine, capacity = build_engine(loaded, config, cores, journal=journal)
@@ -77,10 +78,11 @@ def build_engine(
     *,
     journal: Path | None = None,
     rotation: Rotation | None = None,
+    again: bool = False,
 ) -> tuple[Engine, Capacity]:
     """An engine with its KV cache, ready for its first request. decoder: see Runner. journal: see
-    start_engine; rotation: when it moves on to another file. Raises CapacityError, and what Journal
-    raises."""
+    start_engine; rotation: when it moves on to another file; again: see open_journal. Raises
+    CapacityError, and InvalidRequestError for a journal that can't be written."""
     info, dtype = loaded.info, getattr(torch, loaded.info.dtype)
     device = next(loaded.model.parameters()).device
     block_bytes = bytes_per_block(info, config.block_size, dtype)
@@ -124,7 +126,7 @@ def build_engine(
         version("forkdecode"),
         time.time(),
     )
-    observer = None if journal is None else Journal(journal, run, rotation=rotation)
+    observer = None if journal is None else open_journal(journal, run, rotation, again=again)
     return Engine(run.scheduler(), runner, observer), capacity
 
 

@@ -181,7 +181,7 @@ class Supervisor:
         began = time.monotonic()
         self._tell("starting")
         try:
-            child = Child(self._start)
+            child = Child(dataclasses.replace(self._start, again=self.started.done()))
         except OSError as error:
             self._report(UnavailableError(f"no engine process can be started: {error}"))
             return False

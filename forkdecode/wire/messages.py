@@ -20,7 +20,7 @@ class Start:
     threads None takes the cores that the process may use. scratch: a folder for files that the front
     end is to read. journal: where to write the step journal, or None. catalogues: names and files.
     journal_size, journal_keep: see engine.journal.Rotation; no size: none. beat: seconds from one Beat to the
-    next.
+    next. again: whether another process has served before.
     """
 
     model: str
@@ -35,6 +35,7 @@ class Start:
     journal_size: int | None = None
     journal_keep: int = 0
     beat: float = 1.0
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)

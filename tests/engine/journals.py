@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,8 @@ from tests.scheduler.engines import VOCAB
 from tests.scheduler.toy import ToyRunner
 
 START = MAGIC + FORMAT.to_bytes(4, "little")
+RUN = Run(EngineConfig(), 64, 0, PreemptionCost(1.0, 1.0), b"toy", None, "0", 0.0)
+"""Of an engine without a model."""
 
 
 def journaled(
@@ -30,7 +33,9 @@ def journaled(
 ) -> Engine:
     """toy_engine() that writes its journal to `path`."""
     settings = EngineConfig(**{"block_size": 4, "watermark": 0.0, **config})
-    run = Run(settings, num_blocks, host_slots, PreemptionCost(1.0, 1.0), b"toy", None, "0", time.time())
+    run = dataclasses.replace(
+        RUN, config=settings, num_blocks=num_blocks, host_slots=host_slots, started=time.time()
+    )
     runner = ToyRunner(num_blocks, settings.block_size, host_slots, VOCAB)
     return Engine(run.scheduler(), runner, Journal(path, run, rotation=rotation))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from forkdecode.engine.journal import open_journal
 from forkdecode.engine.journal_file import JournalReader, frame, open_to_append
 from forkdecode.engine.journal_writer import JournalWriter
 from forkdecode.engine.replay import replay
@@ -19,7 +21,7 @@ from forkdecode.errors import InvalidRequestError
 from forkdecode.scheduler.events import GroupFailed, GroupFinished
 from forkdecode.types import Beam, CustomScorer, DiverseBeam, Sample
 from forkdecode.wire.records import CODEC
-from tests.engine.journals import START, journaled, records
+from tests.engine.journals import RUN, START, journaled, records
 from tests.scheduler.engines import request, run
 
 
@@ -79,7 +81,7 @@ def test_foreign_files_and_formats_are_named(tmp_path: Path, start: bytes, probl
         InvalidRequestError, match=f"journal: .*{problem}.*allowed: a step journal of format 1"
     ):
         list(JournalReader(tmp_path / "j"))
-    if start:  # an empty file may be written to
+    if len(start) > 3:  # what is empty, or cut off in its beginning, may be written to
         with pytest.raises(InvalidRequestError, match=problem):
             open_to_append(tmp_path / "j")
         assert (tmp_path / "j").read_bytes() == start
@@ -93,6 +95,40 @@ def test_an_unfinished_record_is_dropped_before_more_is_appended(tmp_path: Path)
     reader = JournalReader(path)
     assert list(reader) == [b"first", b"third"]
     assert reader.damage is None
+
+
+@pytest.mark.parametrize("size", range(len(START)))
+def test_a_beginning_that_was_cut_off_is_written_anew(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "j"
+    path.write_bytes(START[:size])
+    with open_to_append(path) as file:
+        file.write(frame(b"first"))
+    assert list(JournalReader(path)) == [b"first"]
+
+
+@pytest.mark.parametrize("kind", ["no folder", "a folder", "damaged", "written by another"])
+def test_a_journal_that_cannot_go_on_is_refused_by_name_and_keeps_no_later_engine_down(
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / ("gone/j" if kind == "no folder" else "j")
+    broken = bytearray(written(tmp_path / "other", b"first", b"second").read_bytes())
+    broken[len(START)] ^= 1
+    with contextlib.ExitStack() as stack:
+        if kind == "a folder":
+            path.mkdir()
+        elif kind == "damaged":
+            path.write_bytes(broken)
+        elif kind == "written by another":
+            stack.enter_context(open_to_append(path))
+        says = "can't be written: " if "folder" in kind else ""
+        with pytest.raises(InvalidRequestError, match=f"^journal: .*{says}") as error:
+            open_journal(path, RUN, None, again=False)
+        assert error.value.field == "journal"
+        assert not caplog.records
+        assert open_journal(path, RUN, None, again=True) is None
+    assert [record.getMessage() for record in caplog.records] == ["journal_ended record='run'"]
+    if kind == "damaged":
+        assert path.read_bytes() == broken
 
 
 def test_nothing_is_appended_to_a_damaged_journal(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import gc
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -334,6 +335,24 @@ def test_close_ends_what_runs_and_leaves_nothing(
     assert journal.stat().st_size > 1000
     assert _descriptors() == descriptors
     assert set(threading.enumerate()) == threads
+
+
+def test_a_journal_that_cannot_go_on_keeps_no_engine_down(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    journal = tmp_path / "journals" / "steps"
+    journal.parent.mkdir()
+    with started(folder, journal=journal) as engine:
+        states = States(engine)
+        states.wait_for("serving")
+        shutil.rmtree(journal.parent)
+        assert engine.pid is not None
+        os.kill(engine.pid, signal.SIGKILL)
+        states.wait_for("serving")
+        assert engine.stats().running_groups == 0
+    assert "journal_ended" in capfd.readouterr().err
+    with pytest.raises(InvalidRequestError, match=r"journal: .* can't be written: No such file"):
+        started(folder, journal=journal).__enter__()
 
 
 PARENT = """
