@@ -49,8 +49,7 @@ def share(batch: Batch, children: Sequence[Node], made: list[list[Node]]) -> Non
 
 
 def check_decoded(nodes: Sequence[Node]) -> None:
-    """Raises what ended a node's generation, but for a dead end after some tokens: that is a branch which is
-    cut. (One that has none would be decoded again and again, and nothing spent.)"""
+    """Raises what ended a node's generation, but for a dead end: the search knows what to do about that."""
     for node in nodes:
-        if node.error is not None and not (isinstance(node.error, NoLegalTokenError) and node.token_ids):
+        if node.error is not None and not isinstance(node.error, NoLegalTokenError):
             raise node.error

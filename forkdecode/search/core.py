@@ -53,6 +53,7 @@ class Search:
         self._nodes = {root.id: root}
         self._given: dict[tuple[int, str], Node] = {}
         self._lengths: dict[str, int | None] = {}
+        self._dead: set[tuple[int, str]] = set()
         self._short = False
         self._branches = {root.id: Branch(root.id, None, 0, "open")}
         self._leaves: dict[int, Branch] = {}
@@ -98,13 +99,33 @@ class Search:
                 starts.append(self._start(node, wanted[part.index].expand, part))
             decoded = yield Decode(tuple(starts), self._seconds_left())
             for part, nodes in zip(parts, decoded, strict=True):
-                expand = wanted[part.index].expand
-                made[part.index] += [self._branch(node, expand) for node in nodes]
+                want = wanted[part.index]
+                begun = yield from self._begun(nodes, want)
+                made[part.index] += [self._branch(node, want.expand) for node in begun]
             self._look_at_the_clock()
         yield from self._verify(work.expand, made)
         for branches in made:
             self._keep(branches)
-        return [Expanded(e, tuple(m)) for e, m in zip(work.expand, made, strict=True)]
+        return [Expanded(e, tuple(m), _key(e) in self._dead) for e, m in zip(work.expand, made, strict=True)]
+
+    def _begun(self, nodes: Sequence[Node], want: Wanted) -> Doing[list[Node]]:
+        """Those that nothing was legal for from the first token on are no branches: they are dropped, and
+        what was expanded is not expanded like that again. Raises what ended them where it is the root: then
+        there is nothing to be found."""
+        dead = tuple(node for node in nodes if node.error is not None and not node.token_ids)
+        if dead:
+            branch = self._branches[want.expand.node]
+            yield Drop(dead, subtree=False)
+            if branch.parent is None:
+                assert dead[0].error is not None, "that is what they are"
+                raise dead[0].error
+            want.left = 0
+            self._dead.add(_key(want.expand))
+            if not want.expand.how.after and branch.state == "open":
+                cut = self._branches[branch.id] = replace(branch, state="cut")
+                if branch.id in self._leaves:
+                    self._leaves[branch.id] = cut
+        return [node for node in nodes if node not in dead]
 
     def _wanted(self, expand: Expand) -> Doing[Wanted]:
         branch, how = self._branches.get(expand.node), expand.how
@@ -119,7 +140,8 @@ class Search:
         least = (yield from self._least()) if _begins(branch, how) else 1
         if longest < least and branch.parent is None and not how.after:
             raise invalid("forced_prefix", f"has {least} tokens", f"at most {longest} for this search")
-        return Wanted(expand, longest, expand.n if longest >= least else 0, least)
+        has_room = longest >= least and _key(expand) not in self._dead
+        return Wanted(expand, longest, expand.n if has_room else 0, least)
 
     def _positioned(self, tokens: int, node: Node, after: str) -> Doing[int]:
         """How many of so many tokens the model has positions for after a node and a text."""
@@ -148,7 +170,7 @@ class Search:
         node, after = self._nodes[expand.node], expand.how.after
         if not after:
             return node
-        key = (expand.node, after)
+        key = _key(expand)
         if key not in self._given:
             self._given[key] = yield Give(node, after)
         return self._given[key]
@@ -238,6 +260,11 @@ class Search:
     def _seconds_left(self) -> float | None:
         seconds = self._budget.seconds
         return None if seconds is None else max(0.0, seconds - self._spent.seconds)
+
+
+def _key(expand: Expand) -> tuple[int, str]:
+    """What is decoded: a branch, and the text that is given first."""
+    return expand.node, expand.how.after
 
 
 def _begins(branch: Branch, how: How) -> bool:

@@ -58,8 +58,8 @@ class _Place:
 class Mcts:
     """Selection goes from the root to a leaf by `select` (uct() or puct()), expansion draws `expand` steps
     from it, evaluation asks the verifier about each of them, or, with rollout, about a whole answer drawn
-    from each (an unfinished one counts `unfinished`), and backup adds the value to the step and to all above
-    it: each evaluation is one simulation, of at most `simulations`.
+    from each (an unfinished one counts `unfinished`, as does a step that nothing can follow), and backup adds
+    the value to the step and to all above it: each evaluation is one simulation, of at most `simulations`.
 
     Values should be from 0 to 1. Priors: a step's mean log-probability per token, softmax among its siblings
     with `prior_temperature`. batch: leaves selected before results are told; each selection counts at once as
@@ -126,8 +126,12 @@ class Mcts:
         if self._rolling:
             self._rolling, self._rollouts = False, []
             for result in results:
+                place = self._places[result.expand.node]
                 for end in result.children:
-                    self._back_up(self._places[result.expand.node], self._worth(end))
+                    self._back_up(place, self._worth(end))
+                if result.is_stuck:
+                    self._back_up(place, self._unfinished)
+                    self._settle(place, "closed")
             return
         for place in self._places.values():
             place.awaited, place.busy = 0, False

@@ -58,10 +58,12 @@ class Work:
 @dataclass(frozen=True, slots=True)
 class Expanded:
     """The result of an expansion: its children, fewer than requested if the budget or the longest allowed
-    path left no room."""
+    path left no room. is_stuck: no token is legal after the branch, or after the text given to it: it will
+    have no more children by this expansion."""
 
     expand: Expand
     children: tuple[Branch, ...]
+    is_stuck: bool = False
 
 
 class Policy(Protocol):

@@ -393,6 +393,20 @@ def test_puct_priors_are_the_steps_own_probabilities() -> None:
     assert policy.ask().expand[0].node == 2
 
 
+def test_a_rollout_that_nothing_can_follow_counts_as_unfinished() -> None:
+    policy = Mcts(6, expand=2, rollout=True, unfinished=0.25)
+    policy.begin(ROOT)
+    [wanted] = policy.ask().expand
+    steps = tuple(Branch(i, 0, 1, "open", "x", "x", token_ids=(1,)) for i in (1, 2))
+    policy.tell([Expanded(wanted, steps)])
+    first, second = policy.ask().expand
+    end = Branch(3, 1, 2, "finished", "x", "xx", token_ids=(1,), scores=(0.75,), is_scored=True)
+    policy.tell([Expanded(first, (end,)), Expanded(second, (), is_stuck=True)])
+    assert policy.visits == {0: 2, 1: 1, 2: 1}
+    assert policy.means == {0: 0.5, 1: 0.75, 2: 0.25}
+    assert [expand.node for expand in policy.ask().expand] == [1]
+
+
 def test_a_batch_selects_different_leaves() -> None:
     policy = Mcts(100, expand=3, batch=5)
     policy.begin(ROOT)
