@@ -51,7 +51,7 @@ class TreeQuest:
         self._pool = Pool(answer)
         self.state: Any = None
         self._root: Any = None
-        self._asked: list[str] = []
+        self._asked: list[tuple[str, Branch]] = []
         self._left = 0
 
     def begin(self, root: Branch) -> None:
@@ -78,7 +78,7 @@ class TreeQuest:
                     how = replace(how, after="")  # there is nothing to refine yet
                 if branch.state == "open" or (branch.is_finished and how.after):
                     expand.append(Expand(branch.id, 1, how))
-                    self._asked.append(trial.trial_id)
+                    self._asked.append((trial.trial_id, branch))
                 else:
                     self._answer(trial.trial_id, branch)
         return Work(tuple(expand))
@@ -87,9 +87,11 @@ class TreeQuest:
         """Policy.tell."""
         asked, self._asked = self._asked, []
         self._pool.add(children_of(results))
-        for trial, result in zip(asked, results, strict=True):
+        for (trial, branch), result in zip(asked, results, strict=True):
             for child in result.children:
                 self._answer(trial, child)
+            if not result.children and branch is not self._root:  # which has no score
+                self._answer(trial, branch)
 
     def _answer(self, trial: str, branch: Branch) -> None:
         score = branch.score

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -447,6 +448,39 @@ def test_treequests_own_algorithms_run_unmodified(algorithm: str) -> None:
     assert 0 < len(lab.branches) - 1 <= 12
     told_of = policy._algorithm.get_state_score_pairs(policy.state)
     assert {branch.id for branch, _ in told_of} <= set(lab.branches)
+
+
+def test_trials_on_branches_without_room_are_answered_with_them() -> None:
+    """Only the root's, which has no score, are not."""
+    treequest = pytest.importorskip("treequest")
+
+    class Counting:
+        def __init__(self) -> None:
+            self.own, self.asked, self.told = treequest.StandardMCTS(), 0, list[Any]()
+
+        def init_tree(self) -> Any:
+            return self.own.init_tree()
+
+        def ask_batch(self, state: Any, size: int, actions: Any) -> Any:
+            self.asked += size
+            return self.own.ask_batch(state, size, actions)
+
+        def tell(self, state: Any, trial: str, result: Any) -> Any:
+            self.told.append(result)
+            return self.own.tell(state, trial, result)
+
+    counting = Counting()
+    policy = TreeQuest(counting, trials=12, actions={"try": How(whole=True, after="again")})
+    policy.begin(ROOT)
+    for number in range(1, 20):
+        work = policy.ask()
+        if not work.expand:
+            break
+        [wanted] = work.expand
+        end = Branch(number, 0, 1, "finished", "x", "x", scores=(0.5,), is_scored=True)
+        policy.tell([Expanded(wanted, (end,) if wanted.node == 0 else ())])
+    assert counting.asked == len(counting.told) == 12
+    assert any(count > 1 for count in Counter(branch.id for branch, _ in counting.told).values())
 
 
 def test_answers_are_refined_and_the_prompt_is_not() -> None:
