@@ -59,15 +59,17 @@ class Search:
         self._leaves: dict[int, Branch] = {}
         policy.begin(self._branches[root.id])
 
+    @property
+    def given(self) -> tuple[Node, ...]:
+        """The nodes of given texts that are still in the tree; whoever drives it drops them at the end."""
+        return tuple(node for node in self._given.values() if not node.is_pruned)
+
     def steps(self) -> Doing[SearchResult]:
         """Yields operations; returns the result."""
         ending: Ending | None = None
         while ending is None:
             self._look_at_the_clock()
             ending = exhausted(self._budget, self._spent) or (yield from self._round())
-        given = tuple(node for node in self._given.values() if not node.is_pruned)
-        if given:
-            yield Drop(given, subtree=False)
         return self._result(ending)
 
     def _round(self) -> Doing[Ending | None]:
@@ -232,13 +234,17 @@ class Search:
             self._leaves.pop(branch.parent, None)
 
     def _drop(self, numbers: Sequence[int]) -> Doing[None]:
-        known = [number for number in numbers if number in self._branches]
-        nodes = tuple(self._nodes.pop(number) for number in known)
-        for number in known:
-            del self._branches[number]
+        chosen = self._branches.keys() & set(numbers)
+        gone: dict[int, Branch] = {}
+        for branch in self._branches.values():  # parents come first
+            if branch.id in chosen or branch.parent in gone:
+                gone[branch.id] = branch
+        tops = tuple(self._nodes[b.id] for b in gone.values() if b.parent not in gone)
+        for number in gone:
+            del self._branches[number], self._nodes[number]
             self._leaves.pop(number, None)
-        if nodes and self._prune:
-            yield Drop(nodes, subtree=True)
+        if tops and self._prune:
+            yield Drop(tops, subtree=True)
 
     def _result(self, ending: Ending) -> SearchResult:
         finished = tuple(self._policy.ranked())

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 from typing import Any
 
 from forkdecode.calls.tree import Node, Tree
 from forkdecode.checks import shown
-from forkdecode.errors import InvalidRequestError, invalid
+from forkdecode.errors import ForkdecodeError, InvalidRequestError, invalid
 from forkdecode.search.batches import batches, check_decoded, share
 from forkdecode.search.budget import Budget
 from forkdecode.search.core import Search
@@ -53,14 +54,19 @@ def run(
     )
     steps = search.steps()
     answer: Any = None
-    with _Waiter() as waiter:
-        while True:
-            try:
-                operation = steps.send(answer)
-            except StopIteration as end:
-                result: SearchResult = end.value
-                return result
-            answer = _do(tree, operation, verifier, waiter)
+    try:
+        with _Waiter() as waiter:
+            while True:
+                try:
+                    operation = steps.send(answer)
+                except StopIteration as end:
+                    result: SearchResult = end.value
+                    return result
+                answer = _do(tree, operation, verifier, waiter)
+    finally:
+        if search.given:
+            with contextlib.suppress(ForkdecodeError):  # nothing is left in a tree that has ended
+                tree.prune(search.given, subtree=False)
 
 
 def _do(tree: Tree, operation: Operation, verifier: Verifier | None, waiter: _Waiter) -> Any:

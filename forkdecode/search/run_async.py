@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 from typing import Any
 
 from forkdecode.calls.tree import AsyncTree, Node
 from forkdecode.checks import shown
-from forkdecode.errors import InvalidRequestError, invalid
+from forkdecode.errors import ForkdecodeError, InvalidRequestError, invalid
 from forkdecode.search.batches import batches, check_decoded, share
 from forkdecode.search.budget import Budget
 from forkdecode.search.core import Search
@@ -46,13 +47,18 @@ async def run_async(
     )
     steps = search.steps()
     answer: Any = None
-    while True:
-        try:
-            operation = steps.send(answer)
-        except StopIteration as end:
-            result: SearchResult = end.value
-            return result
-        answer = await _do(tree, operation, verifier)
+    try:
+        while True:
+            try:
+                operation = steps.send(answer)
+            except StopIteration as end:
+                result: SearchResult = end.value
+                return result
+            answer = await _do(tree, operation, verifier)
+    finally:
+        if search.given:
+            with contextlib.suppress(ForkdecodeError):  # nothing is left in a tree that has ended
+                await asyncio.shield(tree.prune(search.given, subtree=False))
 
 
 async def _do(tree: AsyncTree, operation: Operation, verifier: Verifier | None) -> Any:

@@ -269,6 +269,58 @@ def test_a_verifier_that_fails_leaves_what_was_found() -> None:
     assert policy.ranked()
 
 
+def test_given_texts_leave_the_tree_when_a_verifier_fails() -> None:
+    def failing(branches: Sequence[Branch]) -> list[float]:
+        raise RuntimeError("no more")
+
+    async def elsewhere() -> set[int]:
+        world = World(4)
+        async with await AsyncTree.create(AsyncWorld(world)) as tree:
+            with pytest.raises(RuntimeError, match="no more"):
+                await run_async(tree, Once(Expand(0, 2, after)), failing)
+        return world.pruned
+
+    after, world = How(whole=True, after="again:"), World(4)
+    with Tree(world) as tree:
+        with pytest.raises(RuntimeError, match="no more"):
+            run(tree, Once(Expand(0, 2, after)), failing)
+        assert [node.id for node in tree.nodes] == [0, 2, 3]
+    assert world.pruned == asyncio.run(elsewhere()) == {1}
+
+
+@pytest.mark.parametrize(
+    ("prune", "left"),
+    [
+        (((1,),), [2, 5]),
+        (((1,), (3,)), [2, 5, 6]),
+        (((3, 1),), [2, 5]),
+        (((1, 3, 1, 77),), [2, 5]),
+        (((3, 3),), [2, 4, 5]),
+    ],
+    ids=str,
+)
+def test_what_is_given_up_takes_all_that_comes_after_it_along(
+    prune: tuple[tuple[int, ...], ...], left: list[int]
+) -> None:
+    """1 and 2 below the root, 3 and 4 below 1; then one below 0 with each pruning."""
+    works = [Work((Expand(0, 2, score="none"),)), Work((Expand(1, 2, score="none"),))]
+    works += [Work((Expand(0, 1, score="none"),), numbers) for numbers in prune]
+
+    class Planned(Once):
+        def ask(self) -> Work:
+            return works[len(self.results)] if len(self.results) < len(works) else Work()
+
+        def ranked(self) -> Sequence[Branch]:
+            return []
+
+    with Tree(World(5, ends=0.0)) as tree:
+        result = run(tree, Planned(), decoding=DECODING)
+        assert [branch.id for branch in result.unfinished] == left
+        live = {node.id for node in tree.nodes}
+    assert live >= set(left)
+    assert live - set(left) <= {0, 1}
+
+
 def test_starts_that_are_alike_are_one_command() -> None:
     world = World(5, ends=0.0)
     with Tree(world) as tree:
