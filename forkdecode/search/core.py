@@ -9,6 +9,7 @@ from dataclasses import replace
 from forkdecode.calls.tree import Node
 from forkdecode.checks import MAX_INT, check_bool
 from forkdecode.errors import invalid
+from forkdecode.search.arguments import check_budget, check_decoding, check_policy, check_root
 from forkdecode.search.branch import Branch, BranchState
 from forkdecode.search.budget import Budget, Part, Spent, Wanted, exhausted, fit
 from forkdecode.search.decoding import Decoding
@@ -34,7 +35,9 @@ class Search:
         max_positions: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        check_policy(policy)
         check_verifier(verifier)
+        check_root(root)
         if root.is_generating or root.is_finished:
             raise invalid("root", f"is {root.state}", "a node that can be decoded on")
         self._positions = MAX_INT if max_positions is None else max_positions
@@ -44,8 +47,8 @@ class Search:
         self._root = root
         self._policy = policy
         self._verifies = verifier is not None
-        self._budget = Budget() if budget is None else budget
-        self._decoding = Decoding() if decoding is None else decoding
+        self._budget = check_budget(budget)
+        self._decoding = check_decoding(decoding)
         self._prune = check_bool("prune", prune)
         self._clock = clock
         self._began = clock()

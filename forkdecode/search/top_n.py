@@ -8,10 +8,12 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
+from forkdecode.calls.arguments import check_options
 from forkdecode.calls.tree import Node
 from forkdecode.checks import check_int
 from forkdecode.errors import NoLegalTokenError, invalid
 from forkdecode.results import FinishReason, TokenLogprob
+from forkdecode.search.arguments import check_budget, check_root
 from forkdecode.search.best_first import Complete, Look, Seen, Tokens, TopN
 from forkdecode.search.budget import Budget, Limit, Spent, exhausted
 from forkdecode.types import MAX_BAD_WORDS, Options
@@ -103,14 +105,15 @@ class TopNSearch:
         budget: Budget | None,
         max_positions: int | None = None,
     ) -> None:
-        self._options = _check_options(Options() if options is None else options)
+        check_root(root)
+        self._options = _check_options(Options() if options is None else check_options(options))
         longest = self._options.max_tokens
         if max_positions is not None:  # a root without room is refused by the tree
             longest = max(1, min(longest, max_positions - root.num_tokens))
         self._policy = TopN(n, max_tokens=longest, batch=batch)
         self._root = root
         self._children = check_int("children", children, 1, MAX_CHILDREN)
-        self._budget = Budget() if budget is None else budget
+        self._budget = check_budget(budget)
         self._began = time.monotonic()
         self._spent = Spent()
         self._nodes: dict[Tokens, Node] = {(): root}

@@ -37,6 +37,8 @@ Verifier: TypeAlias = BatchVerifier | TreeVerifier
 def each(verifier: Callable[[Branch], Any]) -> BatchVerifier:
     """Makes a verifier from a function on one branch; a coroutine function is awaited for all branches at
     once."""
+    if not callable(verifier):
+        raise invalid("verifier", f"{shown(verifier)} is not callable", "a callable on a branch")
     if inspect.iscoroutinefunction(verifier) or inspect.iscoroutinefunction(
         getattr(verifier, "__call__", None)  # noqa: B004
     ):

@@ -343,8 +343,17 @@ def test_wrong_arguments_are_refused_by_name() -> None:
             "n": lambda: Expand(0, 0),
             "score": lambda: Expand(0, score="some"),  # type: ignore[arg-type]
             "prune": lambda: run(tree, BestOfN(2), rewards, prune=1),  # type: ignore[arg-type]
+            "policy": lambda: run(tree, BestOfN, rewards),  # type: ignore[arg-type]
+            "root": lambda: run(tree, BestOfN(2), rewards, root=0),  # type: ignore[arg-type]
+            "budget": lambda: run(tree, BestOfN(2), rewards, budget=5),  # type: ignore[arg-type]
+            "decoding": lambda: run(tree, BestOfN(2), rewards, decoding=Options()),  # type: ignore[arg-type]
         }.items():
             with pytest.raises(InvalidRequestError) as caught:
                 call()
             assert caught.value.field == field, field
+        for wrong in (5, Once, [BestOfN(2)]):
+            with pytest.raises(InvalidRequestError, match=r"^policy: "):
+                run(tree, wrong, rewards)  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequestError, match=r"^verifier: 5 is not callable"):
+        each(5)  # type: ignore[arg-type]
     assert Decoding(options=Options(min_tokens=9, max_tokens=20)).limited(5).min_tokens == 5

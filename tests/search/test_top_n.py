@@ -142,8 +142,11 @@ def test_by_a_server_and_in_an_event_loop_it_is_the_same(llm: LLM) -> None:
         ({"children": 1025}, "children"),
         ({"batch": 0}, "batch"),
         ({"n": 0}, "n"),
+        ({"options": {}}, "options"),
+        ({"budget": 5}, "budget"),
+        ({"root": 0}, "root"),
     ],
-    ids=["stop", "penalty", "bias", "prefix", "children", "batch", "n"],
+    ids=["stop", "penalty", "bias", "prefix", "children", "batch", "n", "options", "budget", "root"],
 )
 def test_what_it_cannot_do_is_refused_by_name(llm: LLM, wrong: dict[str, Any], name: str) -> None:
     with llm.tree(PROMPT) as tree, pytest.raises(InvalidRequestError, match=f"^{name}: "):
