@@ -8,6 +8,8 @@ import gc
 import hashlib
 import os
 import pickle
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,7 @@ from forkdecode import (
 from forkdecode.client.loop_thread import LoopThread
 from forkdecode.server.auth import Caller, TokenBook
 from forkdecode.server.tls import TlsFiles
+from tests.client.scripted import hangs, scripted
 from tests.llm.models import PROMPT, outcome, settle
 from tests.server.servers import Running, running_server
 
@@ -165,6 +168,44 @@ def test_after_a_fork_the_child_is_told(client: Client) -> None:
     os.close(write)
     assert handle.result(60)
     assert client.decode("a", max_tokens=1).candidates
+
+
+FORKS = """
+import gc, os, sys
+from forkdecode import Client
+
+client = Client(sys.argv[1])
+stream = client.stream("a")
+next(stream)
+ends = []
+for _ in range(30):
+    child = os.fork()
+    if child == 0:
+        for _ in range(3):
+            gc.collect()
+        os._exit(0)
+    ends.append(os.waitpid(child, 0)[1])
+assert ends == [0] * 30, ends
+os._exit(0)
+"""
+
+
+def test_who_has_a_call_open_may_fork_for_other_purposes() -> None:
+    with scripted(hangs) as script:
+        subprocess.run([sys.executable, "-c", FORKS, script.address], check=True, timeout=120)
+
+
+@pytest.mark.parametrize(("given", "used"), [(None, "0"), ("1", "1")])
+def test_grpc_is_told_not_to_tidy_up_in_children(given: str | None, used: str) -> None:
+    environment = {key: value for key, value in os.environ.items() if key != "GRPC_ENABLE_FORK_SUPPORT"}
+    if given is not None:
+        environment["GRPC_ENABLE_FORK_SUPPORT"] = given
+    program = (
+        "import os, sys, forkdecode; assert 'grpc' not in sys.modules; forkdecode.Client; "
+        "print(os.environ['GRPC_ENABLE_FORK_SUPPORT'])"
+    )
+    told = subprocess.run([sys.executable, "-c", program], env=environment, check=True, capture_output=True)
+    assert told.stdout.decode().strip() == used
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
