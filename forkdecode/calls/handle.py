@@ -11,6 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeAlias
 
+from forkdecode.calls.one_process import OneProcess
 from forkdecode.checks import check_float, told
 from forkdecode.errors import ForkdecodeError, GroupFailedError
 from forkdecode.results import DecodeResult, Event, Finished
@@ -92,6 +93,7 @@ class Handle:
         self._progress = Progress(request_id, read, cancel)
         self._cancel = cancel
         self._heard = heard
+        self._process = OneProcess()
         self._reading = threading.Lock()
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
@@ -116,6 +118,7 @@ class Handle:
 
     def __next__(self) -> Event:
         """The next event; none after Finished. Raises the error that ended the request."""
+        self._check_process()
         with self._reading:
             while not self._progress.unread:
                 if self.done:
@@ -127,6 +130,7 @@ class Handle:
     def result(self, timeout: float | None = None) -> DecodeResult:
         """Waits for the end. Raises the error that ended the request, or TimeoutError after `timeout`
         seconds; the request then continues."""
+        self._check_process()
         seconds = _seconds(timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
         if not self._reading.acquire(timeout=-1 if seconds is None else seconds):
@@ -146,6 +150,10 @@ class Handle:
         """Ends the request before its next step, with CancelledError; no effect once it is done."""
         if not self.done:
             self._cancel()
+
+    def _check_process(self) -> None:
+        if not self.done:
+            self._process.check()
 
 
 class EventStream:

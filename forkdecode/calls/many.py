@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeAlias
 
 from forkdecode.calls.arguments import spread
 from forkdecode.calls.handle import Handle
+from forkdecode.calls.one_process import OneProcess
 from forkdecode.checks import check_bool, check_int, check_items
 from forkdecode.errors import ForkdecodeError, invalid
 from forkdecode.results import DecodeResult
@@ -69,6 +70,7 @@ def _in_order(
     start: Start, calls: list[Call], concurrency: int, progress: bool, return_errors: bool
 ) -> Generator[DecodeResult | ForkdecodeError, None, None]:
     ended: queue.SimpleQueue[int] = queue.SimpleQueue()
+    process = OneProcess()
     done: set[int] = set()
     waiting: deque[Handle | ForkdecodeError] = deque()
     sent = taken = running = 0
@@ -88,6 +90,7 @@ def _in_order(
                         advance()
                     sent += 1
                 if taken not in done:
+                    process.check()
                     done.add(ended.get())
                     running -= 1
                     advance()

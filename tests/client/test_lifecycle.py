@@ -8,9 +8,11 @@ import gc
 import hashlib
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +170,39 @@ def test_after_a_fork_the_child_is_told(client: Client) -> None:
     os.close(write)
     assert handle.result(60)
     assert client.decode("a", max_tokens=1).candidates
+
+
+def test_what_was_begun_before_a_fork_is_not_waited_for_after_it(client: Client, llm: LLM) -> None:
+    handle, stream = client.submit(PROMPT, **LONG), client.stream(PROMPT, **LONG)
+    many = client.decode_many([PROMPT, "a"], progress=False, **LONG)
+    tree = client.tree(PROMPT)
+    local, branches = llm.submit(PROMPT, **LONG), llm.tree(PROMPT)
+    waits: tuple[Callable[[], object], ...] = (
+        handle.result, lambda: handle.result(60), lambda: list(handle), lambda: list(stream),
+        lambda: list(many), lambda: tree.wait(tree.root), local.result, lambda: list(local),
+        lambda: branches.wait(branches.root),
+    )  # fmt: skip
+    next(many)
+    tree.start(tree.root, **LONG)
+    branches.start(branches.root, **LONG)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        for number, wait in enumerate(waits, 1):
+            try:
+                wait()
+                os._exit(number)
+            except UnavailableError as error:
+                if "forked" not in str(error):
+                    os._exit(number)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    handle.cancel()
+    local.cancel()
+    for other in (stream, many, tree, branches):
+        other.close()
+    client.decode("a", max_tokens=1)  # behind what was given up, which may only just arrive
+    settle(llm)
 
 
 FORKS = """

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from forkdecode.calls.one_process import OneProcess
 from forkdecode.calls.tree.link import TreeLink
 from forkdecode.calls.tree.view import TreeView
 from forkdecode.checks import check_float
@@ -21,6 +22,7 @@ class Receiver:
 
     def __init__(self, link: TreeLink, view: TreeView) -> None:
         self._link = link
+        self._process = OneProcess()
         self._view = view
         self.changed = threading.Condition()
         self._receiving = False
@@ -28,6 +30,7 @@ class Receiver:
     def until(self, done: Callable[[], T], timeout: float | None = None) -> T:
         """Receives events until `done` says so, and returns what it says. Raises what ended the session
         before, and TimeoutError after `timeout` seconds."""
+        self._process.check()
         deadline = None if timeout is None else time.monotonic() + max(0.0, check_float("timeout", timeout))
         with self.changed:
             while True:
