@@ -109,13 +109,16 @@ def check_unicode(name: str, value: object, allowed: str = "any text") -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise lone_surrogate(name) from None
+        raise _no_unicode(name, value) from None
     return value
 
 
-def lone_surrogate(name: str) -> InvalidRequestError:
-    """The error of a text that is no Unicode."""
-    return invalid(name, "holds a lone surrogate", "valid Unicode text")
+def _no_unicode(name: str, text: str) -> InvalidRequestError:
+    try:  # as Python reads arguments and standard input
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return invalid(name, "holds a lone surrogate", "valid Unicode text")
+    return invalid(name, "holds a lone surrogate, made of bytes that are not UTF-8", "valid Unicode text")
 
 
 def check_items(name: str, value: object, of: str) -> list[object]:

@@ -64,7 +64,7 @@ def demo(
 @with_flags(STRATEGY_FLAGS, OPTION_FLAGS, ENGINE_FLAGS)
 def decode(
     prompts: Annotated[
-        list[str] | None, typer.Argument(metavar="PROMPT", help="'-' reads stdin, but for its last newline.")
+        list[str] | None, typer.Argument(metavar="PROMPT", help="'-' reads stdin, without its last newline.")
     ] = None,
     input_path: Annotated[
         Path | None,

@@ -19,6 +19,7 @@ from forkdecode.cli.render import result_record
 from forkdecode.cli.requests import Defaults, Request, id_of, parse_line
 from forkdecode.errors import EngineClosedError, ForkdecodeError, InvalidRequestError
 from forkdecode.llm import AsyncLLM
+from forkdecode.text_file import without_mark
 
 IN_FLIGHT = 512
 """Requests handed to the engine at a time: enough to fill its steps, whatever the file's length."""
@@ -47,7 +48,7 @@ class RequestFile:
     def __iter__(self) -> Iterator[Item]:
         """Its requests and bad lines in order; empty lines are skipped."""
         with open(self.path, "rb") as lines:
-            for number, raw in enumerate(lines, 1):
+            for number, raw in enumerate(without_mark(lines), 1):
                 if not raw.strip():
                     continue
                 try:

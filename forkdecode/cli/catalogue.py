@@ -20,6 +20,7 @@ from forkdecode.constraints.catalogue_build import CatalogueBuilder
 from forkdecode.constraints.catalogue_file import open_catalogue, save_catalogue
 from forkdecode.errors import InvalidRequestError, invalid
 from forkdecode.model.tokenizer import encode_all
+from forkdecode.text_file import without_mark
 
 _BATCH = 4096
 """Lines that are tokenized together."""
@@ -43,7 +44,7 @@ def build(source: Path, output: Path, *, model: str | None, as_json: bool) -> No
     bar = Progress(console=console, transient=True, disable=not console.is_terminal)
     with source.open("rb") as file, bar as progress:
         task = progress.add_task("reading", total=source.stat().st_size)
-        for batch in _batches(_items(file), _BATCH):
+        for batch in _batches(_items(without_mark(file)), _BATCH):
             for item, tokens in zip(batch, tokens_of.each(batch), strict=True):
                 _add(builder, item, tokens)
             progress.update(task, completed=file.tell())
@@ -105,7 +106,8 @@ def _batches(items: Iterable[_Item], size: int) -> Iterator[list[_Item]]:
 def _items(lines: Iterable[bytes]) -> Iterator[_Item]:
     """Items of JSON, or texts: the first line says which. Empty lines may stand at the end alone."""
     is_json: bool | None = None
-    empty = 0
+    empty = last = 0
+    all_json = True
     for number, raw in enumerate(lines, 1):
         line = raw.rstrip(b"\r\n")
         if not line.strip():
@@ -119,7 +121,20 @@ def _items(lines: Iterable[bytes]) -> Iterator[_Item]:
             raise _wrong(number, f"is no UTF-8 ({error.reason})", "UTF-8") from None
         if is_json is None:
             is_json = text.lstrip().startswith("{")
+        elif not is_json:
+            all_json = all_json and _is_item(number, text)
+        last = number
         yield _parsed(number, text) if is_json else _Item(number, None, text)
+    if not is_json and last > 1 and all_json:
+        raise _wrong(1, "is plain text, all others are items in JSON", f"{_LINE}, or plain text on each line")
+
+
+def _is_item(number: int, text: str) -> bool:
+    try:
+        _parsed(number, text)
+    except InvalidRequestError:
+        return False
+    return True
 
 
 def _parsed(number: int, text: str) -> _Item:

@@ -9,6 +9,7 @@ from typing import Any
 from forkdecode.checks import check_unicode
 from forkdecode.constraint_types import ConstraintSpec, FromCatalogue, JsonSchema, Lark, Regex
 from forkdecode.errors import InvalidRequestError, invalid
+from forkdecode.text_file import UTF8
 
 FROM_FILES = ("json_schema", "lark", "gbnf")
 """Flags whose value may be @FILE."""
@@ -34,7 +35,7 @@ def read_file(name: str, text: str) -> str:
     if not text.startswith("@"):
         return text
     try:
-        return Path(text[1:]).read_text("utf-8")
+        return Path(text[1:]).read_text(UTF8)
     except (OSError, ValueError) as error:
         raise invalid(name, f"{text[1:]!r} can't be read: {error}", "a text, or @FILE") from error
 

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from forkdecode.cli.live_beams import watch_beams
 from forkdecode.cli.render import candidate_table, result_record, usage_lines
+from forkdecode.errors import invalid
 from forkdecode.llm import LLM
 from forkdecode.results import Committed, DecodeResult, Delta, Finished
 from forkdecode.types import BEAMS, Greedy, Options, Sample, StochasticBeam, Strategy
@@ -30,8 +31,7 @@ def decode_prompts(
 ) -> None:
     """Decode and print: JSON lines, a stream of text for one candidate, else tables. One beam search is
     shown as it runs, where that is a terminal."""
-    # What `echo` ends a text with is no part of it.
-    texts = [sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt for prompt in prompts]
+    texts = [_read_stdin() if prompt == "-" else prompt for prompt in prompts]
     alone = len(texts) == 1 and not as_json
     console = Console()
     if alone and isinstance(strategy, BEAMS) and console.is_terminal and options.update_every:
@@ -49,6 +49,14 @@ def decode_prompts(
     if stats:
         for result in results:
             typer.echo(usage_lines(result.usage), err=True)
+
+
+def _read_stdin() -> str:
+    """Without what editors begin a text with and `echo` ends one with. Raises InvalidRequestError."""
+    try:
+        return sys.stdin.read().removeprefix("\ufeff").removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise invalid("prompt", f"is not UTF-8 ({error.reason})", "UTF-8 on stdin") from None
 
 
 def _is_single(strategy: Strategy) -> bool:

@@ -10,7 +10,8 @@ import pytest
 
 from forkdecode import LLM, Beam, Greedy, Sample
 from forkdecode.cli import batch, engine
-from forkdecode.cli.requests import Defaults, parse_line
+from forkdecode.cli.batch import BadLine, RequestFile
+from forkdecode.cli.requests import Defaults, Request, parse_line
 from forkdecode.errors import InvalidRequestError
 from forkdecode.types import BestOf, Options
 from tests.cli.conftest import Cli, Ran
@@ -128,6 +129,15 @@ def test_a_bad_line_keeps_its_id(run: Any, files: tuple[Path, Path]) -> None:
     assert run().code == 1
     records = read(files[1])
     assert [records[i]["id"] for i in range(1, 6)] == ["x", 7, None, None, None]
+
+
+def test_a_byte_order_mark_is_no_part_of_a_line(files: tuple[Path, Path]) -> None:
+    found = []
+    for encoding in ("utf-8", "utf-8-sig"):
+        files[0].write_text("\n".join(map(json.dumps, REQUESTS)) + "\n{", encoding)
+        found.append(list(RequestFile(files[0], Defaults({}), "m")))
+    assert found[0][:-1] == found[1][:-1]
+    assert [type(item) for item in found[1]] == [Request] * len(REQUESTS) + [BadLine]
 
 
 def test_bytes_that_are_no_text_are_a_bad_line(run: Any, files: tuple[Path, Path]) -> None:

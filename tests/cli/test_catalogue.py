@@ -59,7 +59,27 @@ def test_texts_by_a_model_s_tokenizer(
     assert ids("<|end|>") == (EOS_ID,)
 
 
+@pytest.mark.parametrize("as_json", [False, True], ids=["plain", "json"])
+def test_a_byte_order_mark_is_no_part_of_an_item(
+    cli: Cli, model: str, items: Path, tmp_path: Path, as_json: bool
+) -> None:
+    lines = [
+        json.dumps({"text": text, "id": i}) if as_json else text for i, text in enumerate(("ab", "cd"), 1)
+    ]
+    built = []
+    for encoding in ("utf-8", "utf-8-sig"):
+        items.write_text("\n".join(lines), encoding)
+        assert cli("catalogue", "build", str(items), "-o", str(tmp_path / "c"), "--model", model).code == 0
+        built.append(open_catalogue(tmp_path / "c"))
+    assert built[0].info == built[1].info
+    assert [built[1].key(ids(text)) for text in ("ab", "cd")] == ["1", "2"]
+
+
 WRONG = {
+    "a title above JSON": (
+        'id,text\n{"text": "a"}\n{"tokens": [1]}\n',
+        "line 1: is plain text, all others are items in JSON",
+    ),
     "no JSON": ('{"tokens": [1]}\n{"tokens": \n', "line 2: is no JSON"),
     "a list": ('{"tokens": [1]}\n[1]\n', "line 2: is no JSON object"),
     "nothing said": ('{"id": 1}\n', "line 1: has tokens and text both, or neither"),

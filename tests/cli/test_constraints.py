@@ -42,10 +42,12 @@ def test_a_schema_in_a_line_may_be_an_object() -> None:
 @pytest.mark.parametrize("name", ["json_schema", "lark", "gbnf"])
 def test_flags_read_files(tmp_path: Path, name: str) -> None:
     path = tmp_path / "it"
-    path.write_text(json.dumps(SCHEMA) if name == "json_schema" else "start: /a/", "utf-8")
-    constraint = Defaults(given({name: f"@{path}"})).build()[1].constraint
-    assert constraint is not None
-    assert constraint == Defaults({name: path.read_text("utf-8")}).build()[1].constraint
+    text = json.dumps(SCHEMA) if name == "json_schema" else "start: /a/"
+    wanted = Defaults({name: text}).build()[1].constraint
+    assert wanted is not None
+    for encoding in ("utf-8", "utf-8-sig"):
+        path.write_text(text, encoding)
+        assert Defaults(given({name: f"@{path}"})).build()[1].constraint == wanted
     with pytest.raises(InvalidRequestError, match=rf"{name}: .*nothing.* can't be read"):
         given({name: f"@{tmp_path}/nothing"})
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -164,11 +166,24 @@ def test_chat_uses_the_template(cli: Cli, llm: LLM, model: str) -> None:
 
 
 def test_a_dash_reads_stdin(cli: Cli, llm: LLM, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{PROMPT}\n\n"))
+    stdin = io.TextIOWrapper(io.BytesIO(f"\ufeff{PROMPT}\n\n".encode()), "utf-8")
+    monkeypatch.setattr(sys, "stdin", stdin)
     ran = cli("decode", "-", "--model", model, "--dtype", "float32", "--max-tokens", "5", "--json")
     expected = llm.decode(f"{PROMPT}\n", max_tokens=5)
     assert json.loads(ran.out)["prompt_tokens"] == expected.usage.prompt_tokens
     assert json.loads(ran.out)["candidates"][0]["text"] == expected.text
+
+
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_bytes_that_are_no_text_are_told_as_what_they_are(
+    cli: Cli, model: str, monkeypatch: pytest.MonkeyPatch, errors: str
+) -> None:
+    """How stdin is read is the locale's choice; arguments are always read the second way."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9"), "utf-8", errors))
+    for prompt in ("-", os.fsdecode(b"caf\xe9")):
+        ran = cli("decode", prompt, "--model", model)
+        assert ran.code == 2
+        assert re.search(r"prompt: .*not UTF-8", ran.err)
 
 
 def test_stats_go_to_stderr(cli: Cli, model: str) -> None:

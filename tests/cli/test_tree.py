@@ -36,8 +36,9 @@ def test_a_saved_tree(cli: Cli, tmp_path: Path) -> None:
     assert shown(tmp_path / "session.fd.html") == json.loads(json.dumps(saved.to_json()))
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
 @pytest.mark.parametrize("lines", [False, True])
-def test_exported_nodes(cli: Cli, tmp_path: Path, lines: bool) -> None:
+def test_exported_nodes(cli: Cli, tmp_path: Path, lines: bool, encoding: str) -> None:
     nodes = [
         exported(4, 2, [1, 2, 3, 4], start=3, finish_reason="eos", cumulative_logprob=-1.5),
         exported(0, None, [1, 2]),
@@ -46,7 +47,7 @@ def test_exported_nodes(cli: Cli, tmp_path: Path, lines: bool) -> None:
         exported(8, None, [3]),
     ]
     file = tmp_path / "nodes.json"
-    file.write_text("\n".join(map(json.dumps, nodes)) if lines else json.dumps(nodes))
+    file.write_text("\n".join(map(json.dumps, nodes)) if lines else json.dumps(nodes), encoding)
     ran = cli("tree", "show", str(file), "--output", str(tmp_path / "x.html"))
     assert (ran.code, ran.err) == (0, "")
     found = shown(tmp_path / "x.html")["nodes"]

@@ -13,6 +13,7 @@ from forkdecode.calls.picture import Picture
 from forkdecode.calls.tree.view import TreeView
 from forkdecode.checks import shown
 from forkdecode.errors import ForkdecodeError, UnavailableError, invalid
+from forkdecode.text_file import UTF8
 from forkdecode.tree_types import NodePath
 
 SAVED = "what Tree.save wrote, or exported nodes as JSON (a list, or one a line)"
@@ -60,7 +61,7 @@ def read_saved(path: str | os.PathLike[str]) -> list[NodePath]:
 def read_json(path: str | os.PathLike[str], field: str = "path") -> Any:
     """One value, or a list of one a line. Raises InvalidRequestError for `field`, and OSError."""
     try:
-        text = Path(path).read_text("utf-8")
+        text = Path(path).read_text(UTF8)
     except UnicodeDecodeError:
         raise invalid(field, f"{os.fspath(path)!r} is no text", SAVED) from None
     try:
