@@ -32,12 +32,14 @@ Ending: TypeAlias = Literal["done", "children"] | Limit
 @dataclass(frozen=True, slots=True)
 class TopItem:
     """A complete sequence below the root. score: the sum of its tokens' log-probabilities, like a beam's
-    selection_logprob: log_softmax over the whole vocabulary, masked and not renormalised."""
+    selection_logprob: log_softmax over the whole vocabulary, masked and not renormalised. item: the key of
+    the catalogue item that it has completed, if there is a catalogue."""
 
     token_ids: tuple[int, ...]
     text: str
     finish_reason: FinishReason
     score: float
+    item: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,8 @@ class TopNSearch:
         self._began = time.monotonic()
         self._spent = Spent()
         self._nodes: dict[Tokens, Node] = {(): root}
-        self._texts: dict[Tokens, str] = {}
+        self._found: dict[Tokens, tuple[str, str | None]] = {}
+        """Text and item of complete sequences."""
         self._ended: Ending | None = None
 
     @property
@@ -165,7 +168,7 @@ class TopNSearch:
         if seen is None:
             return
         if seen.ended is not None:
-            self._texts[look.tokens] = node.path_text[len(self._root.path_text) :]
+            self._found[look.tokens] = node.path_text[len(self._root.path_text) :], node.item
         elif seen.children:
             length = self._root.num_tokens + len(look.tokens)
             self._nodes[look.tokens] = yield Keep(node, length)
@@ -208,8 +211,11 @@ class TopNSearch:
         return TopNResult(items, policy.exact, others, policy.bound, self._ended, self._spent)
 
     def _items(self, found: Sequence[Complete]) -> tuple[TopItem, ...]:
-        texts = self._texts
-        return tuple(TopItem(c.token_ids, texts[c.token_ids], c.finish_reason, c.score) for c in found)
+        return tuple(self._item(complete) for complete in found)
+
+    def _item(self, complete: Complete) -> TopItem:
+        text, item = self._found[complete.token_ids]
+        return TopItem(complete.token_ids, text, complete.finish_reason, complete.score, item)
 
 
 def _seen(look: Look, node: Node, asked: int) -> Seen | None:

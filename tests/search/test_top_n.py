@@ -59,6 +59,8 @@ def test_the_likeliest_items_of_a_catalogue(llm: LLM, end: Any, batch: int, chil
         [c.selection_logprob for c in beam.candidates[:12]], [i.score for i in found.items], atol=2e-5
     )
     assert [c.text for c in beam.candidates[:12]] == [item.text for item in found.items]
+    assert None not in [item.item for item in found.items]
+    assert [c.item for c in beam.candidates[:12]] == [item.item for item in found.items]
 
 
 def test_all_of_a_catalogue_when_more_are_wanted(llm: LLM) -> None:
@@ -130,6 +132,16 @@ def test_by_a_server_and_in_an_event_loop_it_is_the_same(llm: LLM) -> None:
         assert [i.token_ids for i in found.items] == [i.token_ids for i in own.items]
         np.testing.assert_allclose([i.score for i in found.items], [i.score for i in own.items], atol=2e-5)
     assert llm.stats().held_nodes == 0
+
+
+def test_items_by_a_server(llm: LLM) -> None:
+    chosen, limit = options("items", "eos"), Budget(nodes=30)
+    with running_server(llm) as server, Client(server.address) as client, client.tree(PROMPT) as tree:
+        found = top_n(tree, 40, options=chosen, budget=limit)
+    assert found.items
+    keys = {item: str(number) for number, item in enumerate(ITEMS)}
+    for one in found.items + found.others:
+        assert one.item == keys[one.token_ids[:-1]]
 
 
 @pytest.mark.parametrize(
