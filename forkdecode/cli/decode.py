@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from forkdecode.cli.live_beams import watch_beams
-from forkdecode.cli.render import candidate_table, result_record, usage_lines
+from forkdecode.cli.render import candidates_shown, result_record, usage_lines
 from forkdecode.errors import invalid
 from forkdecode.llm import LLM
 from forkdecode.results import Committed, DecodeResult, Delta, Finished
@@ -94,4 +94,4 @@ def _print_result(prompt: str, result: DecodeResult, *, titled: bool) -> None:
     console = Console()
     if titled:
         console.print(Text(" ".join(prompt.split()), style="bold", overflow="ellipsis", no_wrap=True))
-    console.print(candidate_table(result))
+    console.print(candidates_shown(result, console.width))

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from forkdecode.cli.demo_prompts import ARTICLE, EMAIL, RECIPE, STORY
-from forkdecode.cli.render import candidate_table
+from forkdecode.cli.render import candidates_shown
 from forkdecode.llm import LLM, Handle
 from forkdecode.results import DecodeResult, EngineStats
 from forkdecode.types import Beam, BestOf, Greedy, Sample, Strategy
@@ -86,7 +86,7 @@ def _progress(now: EngineStats, before: EngineStats, elapsed: float) -> Text:
 
 def _print_case(console: Console, case: Case, result: DecodeResult) -> None:
     console.print(Rule(f"{case.title}: {' '.join(case.prompt.split())[:70]}…", align="left"))
-    console.print(candidate_table(result, longest=LONGEST))
+    console.print(candidates_shown(result, console.width, longest=LONGEST))
     console.print()
 
 

@@ -5,10 +5,15 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from forkdecode.results import Candidate, DecodeResult, Usage
+
+_EXHAUSTED = "Nothing else is legal: fewer than were asked for."
+NARROW = 60
+"""Columns of a terminal; fewer leave a table no room for texts."""
 
 
 def result_record(result: DecodeResult) -> dict[str, Any]:
@@ -33,8 +38,13 @@ def _candidate_record(candidate: Candidate) -> dict[str, Any]:
     return record
 
 
-def candidate_table(result: DecodeResult, *, longest: int | None = None) -> Table:
-    """The candidates in order, with scores. longest: characters of text shown at most."""
+def candidates_shown(result: DecodeResult, width: int, *, longest: int | None = None) -> RenderableType:
+    """The candidates in order, with scores, for so many columns: a table, or lines where they are few.
+    longest: characters of text shown at most."""
+    return _table(result, longest) if width >= NARROW else _lines(result, longest)
+
+
+def _table(result: DecodeResult, longest: int | None) -> Table:
     table = Table(box=None, padding=(0, 1), header_style="dim", show_edge=False)
     table.add_column("#", justify="right")
     table.add_column("score", justify="right")
@@ -42,7 +52,7 @@ def candidate_table(result: DecodeResult, *, longest: int | None = None) -> Tabl
     table.add_column("tokens", justify="right")
     table.add_column("end")
     if result.exhausted:
-        table.caption = "Nothing else is legal: fewer than were asked for."
+        table.caption = _EXHAUSTED
     items = any(candidate.item is not None for candidate in result.candidates)
     if items:
         table.add_column("item")
@@ -58,6 +68,16 @@ def candidate_table(result: DecodeResult, *, longest: int | None = None) -> Tabl
             Text(_line(candidate.text, longest)),
         )
     return table
+
+
+def _lines(result: DecodeResult, longest: int | None) -> Group:
+    lines = []
+    for rank, one in enumerate(result.candidates, 1):
+        facts = [f"score {one.score:.3f}", f"log-prob {one.cumulative_logprob:.2f}"]
+        facts += [f"{len(one.token_ids)} tokens", one.finish_reason]
+        facts += [] if one.item is None else [f"item {_line(one.item, longest)}"]
+        lines += [Text(f"{rank}: {', '.join(facts)}", style="dim"), Text(_line(one.text, longest))]
+    return Group(*lines, *([Text(_EXHAUSTED)] if result.exhausted else []))
 
 
 def _line(text: str, longest: int | None) -> str:
