@@ -63,7 +63,7 @@ def check_float(
     name: str, value: object, low: float = -math.inf, high: float = math.inf, *, open_low: bool = False
 ) -> float:
     """Raises InvalidRequestError unless `value` is a finite number in [low, high] or (low, high]."""
-    allowed = f"finite numbers {'above' if open_low else 'from'} {low:g} to {high:g}"
+    allowed = _finite(low, high, open_low)
     if isinstance(value, bool) or not isinstance(value, Real):
         raise invalid(name, f"{shown(value)} is not a number", allowed)
     try:
@@ -73,6 +73,11 @@ def check_float(
     if not math.isfinite(number) or number > high or number < low or (open_low and number == low):
         raise invalid(name, f"{shown(value)} is out of range", allowed)
     return number
+
+
+def _finite(low: float, high: float, open_low: bool) -> str:
+    above = f" {'above' if open_low else 'from'} {low:g}" if low > -math.inf else ""
+    return "finite numbers" + above + (f" to {high:g}" if high < math.inf else "")
 
 
 def check_ints(name: str, value: object, low: int, high: int, most: int) -> tuple[int, ...]:

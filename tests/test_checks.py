@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forkdecode.checks import MAX_INT, are_ids, check_texts, check_token_ids, check_words
+from forkdecode.checks import MAX_INT, are_ids, check_float, check_texts, check_token_ids, check_words
 from forkdecode.errors import InvalidRequestError
 
 numbers = st.integers(-2, 3) | st.sampled_from([MAX_INT, MAX_INT + 1, 2**64])
@@ -39,6 +39,21 @@ def test_integers_of_numpy_become_plain() -> None:
     found = check_token_ids("stop_token_ids", np.array([1, 2]))
     assert found == (1, 2)
     assert {type(token) for token in found} == {int}
+
+
+@pytest.mark.parametrize(
+    ("bounds", "allowed"),
+    [
+        ((), "finite numbers"),
+        ((0,), "finite numbers from 0"),
+        ((0, 2), "finite numbers from 0 to 2"),
+        ((float("-inf"), 2), "finite numbers to 2"),
+    ],
+)
+def test_bounds_of_numbers_are_told_where_there_are_any(bounds: tuple[float, ...], allowed: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        check_float("x", "a", *bounds)
+    assert caught.value.limit == allowed
 
 
 def test_no_more_words_than_may_be() -> None:

@@ -29,7 +29,7 @@ def test_a_picture_of_a_search(tmp_path: Path) -> None:
         given = tree.extend(first[0], HOSTILE)
         tree.decode(given, Sample(n=2), **WORDS)
         running = tree.start(tree.root, **(WORDS | {"max_tokens": 100}))
-        tree.render(file, title=HOSTILE, scores={first[0]: 0.5, first[1]: -2})
+        tree.render(file, title=HOSTILE, scores={first[0]: 0.5, first[1]: -2, first[2]: True})
         tree.prune(running)
         tree.save(tmp_path / "tree.fd")
     tree.render(tmp_path / "closed.html")
@@ -39,7 +39,7 @@ def test_a_picture_of_a_search(tmp_path: Path) -> None:
     assert [node["parent"] for node in nodes] == [None, 0, 0, 0, 1, 4, 4, 0]
     assert [node["kind"] for node in nodes] == ["prompt", *["generated"] * 3, "given", *["generated"] * 3]
     assert [node["text"] for node in nodes[:5]] == [PROMPT, *(node.text for node in first), HOSTILE]
-    assert [node["score"] for node in nodes[:4]] == [None, 0.5, -2, None]
+    assert [node["score"] for node in nodes[:5]] == [None, 0.5, -2, 1.0, None]
     prompt = len(ids(PROMPT))
     assert [(node["computed"], node["shared"]) for node in nodes[1:4]] == [
         (prompt, 0),

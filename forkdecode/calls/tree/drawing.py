@@ -26,7 +26,8 @@ def _checked(scores: Mapping[Node, float] | None) -> dict[Node, float]:
     for node, score in (scores or {}).items():
         if not isinstance(node, Node):
             raise invalid("scores", f"{shown(node)} is not a node", "numbers by Node")
-        found[node] = check_float("scores", score)
+        # A verifier that answers yes or no is one, too.
+        found[node] = float(score) if isinstance(score, bool) else check_float("scores", score)
     return found
 
 
