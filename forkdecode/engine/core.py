@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from forkdecode.engine.observer import EngineObserver, Phase
-from forkdecode.errors import causes
+from forkdecode.errors import causes, invalid
+from forkdecode.model.prepared import PreparedModel
 from forkdecode.results import EngineStats
 from forkdecode.scheduler.events import GroupEvent
 from forkdecode.scheduler.request import DecodeRequest, TreeOp
@@ -19,6 +20,8 @@ class StepRunner(Protocol):
     """What executes a plan: the model's Runner, or a stand-in."""
 
     def execute(self, plan: StepPlan) -> StepOutput: ...
+
+    def replace(self, model: PreparedModel) -> None: ...
 
 
 class Engine:
@@ -64,6 +67,17 @@ class Engine:
         self.scheduler.tree(op)
         if self._observer is not None:
             self._observer.tree(op)
+
+    def update(self, model: PreparedModel) -> None:
+        """Computes with another model of the same sizes from now on; only while there is no work. Keys and
+        values of the one before are forgotten. Raises InvalidRequestError where a journal is written, for it
+        tells of one model, and what the model's first step raises; all stays as it was then."""
+        if self._observer is not None:
+            raise invalid("weights", "can't change while a journal is written", "an engine without one")
+        if self._runner is None:
+            raise RuntimeError("the engine is closed")
+        self._runner.replace(model)
+        self.scheduler.forget()
 
     def step(self) -> Sequence[GroupEvent]:
         """Runs one step. A model that raises fails the groups of that step, and no others; but

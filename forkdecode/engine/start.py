@@ -22,6 +22,7 @@ from forkdecode.engine.sizing import Capacity, size_pool
 from forkdecode.engine.slow import told_if_slow
 from forkdecode.engine.thread import EngineThread
 from forkdecode.engine.trial import TRIAL_BLOCKS, flops_per_byte, step_bytes
+from forkdecode.engine.update import WeightUpdates
 from forkdecode.errors import CapacityError, ModelLoadError
 from forkdecode.logs import get_logger
 from forkdecode.model.device import current, give_back
@@ -29,7 +30,9 @@ from forkdecode.model.head import MAX_LOGITS_BYTES
 from forkdecode.model.info import ModelInfo
 from forkdecode.model.kv_cache import bytes_per_block
 from forkdecode.model.loader import LoadedModel
+from forkdecode.model.new_weights import ModelForm
 from forkdecode.model.node_plans import PART_BYTES
+from forkdecode.model.prepared import Preparing
 from forkdecode.model.runner import Runner
 from forkdecode.model.support import one_line, refuse
 from forkdecode.sampling.select import warm_up
@@ -54,6 +57,7 @@ class RunningEngine:
     capacity: Capacity
     info: ModelInfo
     tokenizer: Any | None
+    weights: WeightUpdates
 
 
 def start_engine(
@@ -66,8 +70,14 @@ def start_engine(
     InvalidRequestError for a journal that can't be written.
     """
     cores = threads or usable_cores()
+    form = ModelForm.of(loaded)  # before the engine takes the model
     engine, capacity = build_engine(loaded, config, cores, journal=journal)
-    return RunningEngine(EngineThread(engine), capacity, loaded.info, loaded.tokenizer)
+    thread = EngineThread(engine)
+    prepare = Preparing(
+        getattr(torch, loaded.info.dtype), form.device, weights=config.weights, compiles=config.compile
+    )
+    updates = WeightUpdates(thread, form, prepare)
+    return RunningEngine(thread, capacity, loaded.info, loaded.tokenizer, updates)
 
 
 def build_engine(

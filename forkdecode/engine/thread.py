@@ -8,49 +8,23 @@ import queue
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import TypeAlias
 
 from forkdecode.checks import told
+from forkdecode.engine.commands import Cancel, Close, Command, InOrder, Stats, Submit, Tree, Update
 from forkdecode.engine.core import Engine, forget_locals
 from forkdecode.engine.port import Job
 from forkdecode.errors import EngineClosedError, ForkdecodeError, GroupFailedError, invalid
 from forkdecode.logs import get_logger
+from forkdecode.model.prepared import PreparedModel
 from forkdecode.results import EngineStats
 from forkdecode.scheduler.events import GroupEvent, GroupFailed, GroupFinished
 from forkdecode.scheduler.request import DecodeRequest, TreeOp
+from forkdecode.step import DeviceLostError
 
 _log = get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Submit:
-    job: Job
-
-
-@dataclass(frozen=True, slots=True)
-class _Cancel:
-    request: DecodeRequest
-
-
-@dataclass(frozen=True, slots=True)
-class _Tree:
-    op: TreeOp
-
-
-@dataclass(frozen=True, slots=True)
-class _Stats:
-    answer: Future[EngineStats]
-
-
-@dataclass(frozen=True, slots=True)
-class _Close:
-    pass
-
-
-_Command: TypeAlias = _Submit | _Cancel | _Tree | _Stats | _Close
 
 
 class EngineThread:
@@ -78,11 +52,19 @@ class EngineThread:
     def cancel(self, request: DecodeRequest) -> None:
         """Ends this very request before its next step; no effect on one that has ended, nor on a
         later one of the same id."""
-        self._loop.inbox.put(_Cancel(request))
+        self._loop.inbox.put(Cancel(request))
 
     def tree(self, op: TreeOp) -> None:
         """Shares or releases what nodes hold, in order with submit()."""
-        self._loop.inbox.put(_Tree(op))
+        self._loop.inbox.put(Tree(op))
+
+    def update(self, model: PreparedModel) -> None:
+        """Computes with another model of the same sizes once all that was sent before has ended; what is sent
+        after waits until then. Waits itself; interrupted, it changes nothing unless it is done.
+
+        Raises what Engine.update raises, EngineClosedError after close.
+        """
+        self._loop.update(model)
 
     def stats(self) -> EngineStats:
         """A snapshot taken between two steps. Raises EngineClosedError after close."""
@@ -102,7 +84,7 @@ class EngineThread:
 
     def close(self) -> None:
         """Ends what is running with EngineClosedError and stops the thread. Idempotent."""
-        self._loop.inbox.put(_Close())
+        self._loop.inbox.put(Close())
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -111,10 +93,12 @@ class _Loop:
     """What runs in the thread, and what the thread shares with its callers."""
 
     def __init__(self, engine: Engine, flush: Callable[[], None]) -> None:
-        self.inbox: queue.SimpleQueue[_Command] = queue.SimpleQueue()
+        self.inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._engine = engine
         self._flush = flush
         self._jobs: dict[str, Job] = {}
+        self._behind: deque[InOrder] = deque()
+        """The update that waits until the engine is idle, and what was sent after it."""
         self._lock = threading.Lock()
         self._closed = False
         self._step_began: float | None = None
@@ -134,14 +118,25 @@ class _Loop:
                 taken.add(name)
             for job in jobs:
                 self._jobs[job.request.request_id] = job
-                self.inbox.put(_Submit(job))
+                self.inbox.put(Submit(job))
 
     def ask_stats(self) -> Future[EngineStats]:
         answer: Future[EngineStats] = Future()
         with self._lock:
             self._check_open()
-            self.inbox.put(_Stats(answer))
+            self.inbox.put(Stats(answer))
         return answer
+
+    def update(self, model: PreparedModel) -> None:
+        answer: Future[None] = Future()
+        with self._lock:
+            self._check_open()
+            self.inbox.put(Update(model, answer))
+        try:
+            answer.result()
+        except BaseException:
+            answer.cancel()
+            raise
 
     def step_seconds(self) -> float:
         began = self._step_began
@@ -179,26 +174,63 @@ class _Loop:
         """Takes every waiting command; waits for one when there is nothing else to do."""
         with contextlib.suppress(queue.Empty):
             while True:
+                self._catch_up()
                 if idle := not self._engine.has_work:
                     self._flush()
-                command = self.inbox.get(block=idle)
-                if isinstance(command, _Close):
+                if not self._take(wait=idle):
                     return False
-                self._obey(command)
         return True
 
-    def _obey(self, command: _Submit | _Cancel | _Tree | _Stats) -> None:
-        if isinstance(command, _Submit):
-            self._admit(command.job)
-        elif isinstance(command, _Tree):
-            self._engine.tree(command.op)
-        elif isinstance(command, _Stats):
+    def _catch_up(self) -> None:
+        """An update's turn comes when nothing runs; then that of what was sent after it."""
+        while self._behind and not (isinstance(self._behind[0], Update) and self._engine.has_work):
+            self._obey(self._behind.popleft())
+
+    def _take(self, *, wait: bool) -> bool:
+        """Whether to go on. Raises queue.Empty."""
+        command = self.inbox.get(block=wait)
+        if isinstance(command, Close):
+            return False
+        if isinstance(command, Stats):
             command.answer.set_result(self._engine.stats())
+        elif isinstance(command, Cancel):
+            self._cancel(command.request)
+        elif self._behind or isinstance(command, Update):
+            self._behind.append(command)
         else:
-            name = command.request.request_id
-            job = self._jobs.get(name)
-            if job is not None and job.request is command.request:
-                self._deliver(self._engine.cancel(name))
+            self._obey(command)
+        return True
+
+    def _obey(self, command: InOrder) -> None:
+        if isinstance(command, Submit):
+            if self._jobs.get(command.job.request.request_id) is command.job:  # not cancelled while it waited
+                self._admit(command.job)
+        elif isinstance(command, Tree):
+            self._engine.tree(command.op)
+        else:
+            self._update(command)
+
+    def _update(self, command: Update) -> None:
+        if not command.answer.set_running_or_notify_cancel():
+            return
+        try:
+            self._engine.update(command.model)
+        except DeviceLostError as error:
+            command.answer.set_exception(EngineClosedError(f"the engine died: {told(error)}"))
+            raise
+        except Exception as error:
+            command.answer.set_exception(error)
+        else:
+            command.answer.set_result(None)
+
+    def _cancel(self, request: DecodeRequest) -> None:
+        name = request.request_id
+        job = self._jobs.get(name)
+        if job is None or job.request is not request:
+            return
+        if name not in self._engine.scheduler.groups:  # it waits behind an update
+            self._admit(job)
+        self._deliver(self._engine.cancel(name))
 
     def _admit(self, job: Job) -> None:
         name = job.request.request_id
@@ -234,8 +266,8 @@ class _Loop:
             job.sink(error)
         with contextlib.suppress(queue.Empty):
             while True:
-                command = self.inbox.get_nowait()
-                if isinstance(command, _Stats):
+                command: Command = self._behind.popleft() if self._behind else self.inbox.get_nowait()
+                if isinstance(command, Stats | Update) and command.answer.set_running_or_notify_cancel():
                     command.answer.set_exception(EngineClosedError(text))
         self._engine.close()
 
@@ -243,7 +275,7 @@ class _Loop:
 def _abandon(loop: _Loop, thread: threading.Thread) -> None:
     """Closes a loop that nobody refers to. Whoever happens to collect garbage does not wait for it;
     but the interpreter must not go down under a thread that is inside torch."""
-    loop.inbox.put(_Close())
+    loop.inbox.put(Close())
     if threading.main_thread().is_alive():
         atexit.register(thread.join)
     else:

@@ -86,6 +86,12 @@ class PrefixCache:
         """Evict every idle block."""
         self._pool.evict(self._pool.num_evictable)
 
+    def forget(self) -> None:
+        """From now on nothing cached so far is found: other weights compute the same tokens' keys and values.
+        Blocks that somebody else still holds leave as they become idle."""
+        self._root = hashlib.sha256(self._root).digest()
+        self.clear()
+
     def references(self) -> I32:
         """One entry for each block cached."""
         return np.fromiter(self._keys, np.int32, len(self._keys))

@@ -9,6 +9,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Unpack, overload
 
+import torch
 from transformers import PreTrainedModel
 
 from forkdecode.calls.arguments import is_batch
@@ -301,6 +302,12 @@ class AsyncLLM:
         opening = OpenTree(prompt, chat, seed, cache_salt)
         link = await AsyncLocalLink.open(self._session.opener(opening, limits))
         return await AsyncTree.create(link)
+
+    async def update_weights(
+        self, weights: str | os.PathLike[str] | PreTrainedModel | Mapping[str, torch.Tensor]
+    ) -> None:
+        """LLM.update_weights, in a worker thread. Cancelling the await does not stop it."""
+        await asyncio.to_thread(self._session.engine.weights.update, weights)
 
     async def stats(self) -> EngineStats:
         """What the engine is doing and has done."""

@@ -8,6 +8,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Unpack, overload
 
+import torch
 from transformers import PreTrainedModel
 
 from forkdecode.calls.arguments import is_batch
@@ -34,8 +35,8 @@ class LLM:
     """A model with its own engine, in this process. Safe to use from several threads.
 
     model: the default model's name, a folder, a .gguf file, a hub id, or a transformers model. A transformers
-    model is modified in place; pass a `copy.deepcopy` to keep yours, and make an LLM anew when its weights
-    have changed. tokenizer: replaces the one of the folder or file, or belongs to a transformers model;
+    model is modified in place; pass a `copy.deepcopy` to keep yours. update_weights replaces its weights.
+    tokenizer: replaces the one of the folder or file, or belongs to a transformers model;
     without any, prompts are token ids. dtype: "auto", "float32", "bfloat16", "float16". threads: torch's
     threads, by default the usable cores. max_positions: serve fewer positions than the model has; required by
     the rope types "dynamic" and "longrope". catalogues: files of catalogues, or Catalogue objects, by the
@@ -311,6 +312,28 @@ class LLM:
         """
         opening = OpenTree(prompt, chat, seed, cache_salt)
         return Tree(LocalLink(self._session.opener(opening, limits)))
+
+    def update_weights(
+        self, weights: str | os.PathLike[str] | PreTrainedModel | Mapping[str, torch.Tensor]
+    ) -> None:
+        """Replaces the model's weights, for example after a round of training. Waits until that is done.
+
+        weights: usually `policy.state_dict()`, a mapping with a tensor for every name (for tied weights, one
+        of the names is enough). Its tensors are copied, and neither kept nor changed. Or a model's name or
+        folder, or a transformers model of the same class, which is modified in place. Names and shapes must
+        be those of the old weights; numbers are converted to info.dtype.
+
+        Requests sent before the new weights are ready finish with the old ones. Requests sent after that
+        wait. What is sent after this call returns gives the results of a new LLM. The prefix cache is
+        emptied, and the KV of tree nodes is computed again when needed; nodes keep their tokens and scores.
+        info and tokenizer stay the same. While it runs, memory holds the old and the new weights, and one
+        layer of them twice, besides the tensors of a mapping.
+
+        Raises InvalidRequestError naming what is missing, unknown or different, ModelLoadError for a model
+        that can't be loaded, CapacityError if a GPU lacks memory, and EngineClosedError. The old weights then
+        stay in use.
+        """
+        self._session.engine.weights.update(weights)
 
     def stats(self) -> EngineStats:
         """The state and the counters of the engine."""

@@ -3,9 +3,10 @@ dtype, and a word when it is lost."""
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -95,6 +96,13 @@ _EXACT = _Exact()
 def give_back() -> None:
     """GPUs' memory that torch keeps for nobody goes back to them, where other processes find it."""
     torch.cuda.empty_cache()
+
+
+def give_back_host() -> None:
+    """Memory that the C library keeps of what was freed goes back to the system, where glibc is the library:
+    of weights that are freed piece by piece among others it keeps as much as they were."""
+    with suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def lacks_memory(error: BaseException) -> bool:

@@ -68,11 +68,7 @@ def adopt(
     """Take a model that is in memory already; it is changed in place. dtype "auto" is its own, and
     device "auto" where it is. Raises ModelLoadError for what can't be served, such as a model that was taken
     before: its weights are not in it any more."""
-    if getattr(model, TAKEN, False):
-        raise ModelLoadError(
-            "model: an engine has taken this one, with its weights; allowed: a model that is loaded anew",
-            field="model",
-        )
+    check_not_taken(model)
     check_config(model.config)
     own = str(model.dtype).removeprefix("torch.")
     chosen = resolve_dtype(own if dtype == "auto" else dtype)
@@ -81,6 +77,15 @@ def adopt(
     convert(model, model.device, getattr(torch, chosen))
     where = str(next(model.parameters()).device) if device == "auto" else device
     return _ready(name, model, tokenizer, chosen, where, max_positions)
+
+
+def check_not_taken(model: PreTrainedModel) -> None:
+    """Raises ModelLoadError for a model whose weights an engine has taken."""
+    if getattr(model, TAKEN, False):
+        raise ModelLoadError(
+            "model: an engine has taken this one, with its weights; allowed: a model that is loaded anew",
+            field="model",
+        )
 
 
 def _ready(

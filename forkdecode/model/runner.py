@@ -17,23 +17,17 @@ from transformers.utils.generic import ModelOutput
 from forkdecode.config import Compile, Weights
 from forkdecode.kv.forest_plan import ForestPlan
 from forkdecode.model.attention import AttentionPlans, StepAttention, WorkPlans
-from forkdecode.model.compiled import check_compile, compile_layers
 from forkdecode.model.device import check_answers, current, give_back, lacks_memory
-from forkdecode.model.generic import GenericDecoder
 from forkdecode.model.gpu_kernels import check_moves, host_reached, kernels_fit
 from forkdecode.model.graph_capture import GraphCapture
 from forkdecode.model.graphed import GraphedDecoder, sizes
-from forkdecode.model.head import LogitsHead
 from forkdecode.model.info import ModelInfo
-from forkdecode.model.int8 import Int8Linear, check_int8
 from forkdecode.model.kv_cache import KvCache
-from forkdecode.model.lean import LeanDecoder
 from forkdecode.model.node_plans import Key, NodePlans, Planners
-from forkdecode.model.packing import ROW_QUANTUM, Linear, PackedLinear, pack_linears, rows_stand_alone
+from forkdecode.model.prepared import PreparedModel, Preparing
 from forkdecode.model.static_step import Forward, StaticStep, StepSize
 from forkdecode.model.step_shape import StepShape
 from forkdecode.model.trial_steps import TrialSteps
-from forkdecode.model.weights import convert, take
 from forkdecode.sampling.gather import cut, joined
 from forkdecode.sampling.select import select
 from forkdecode.step import (
@@ -78,26 +72,11 @@ class Runner:
         batch_invariant: bool = True,
     ) -> None:
         self.device = torch.device(device)
-        check_compile(model, self.device, compiles)
-        linear: type[Linear] = PackedLinear
-        if weights == "int8":
-            check_int8(self.device, dtype)
-            linear = Int8Linear
+        prepare = Preparing(dtype, self.device, decoder, weights, compiles)
+        prepare.check(model)
         if threads is not None:
             torch.set_num_threads(threads)
-        convert(model, self.device, dtype)
-        torch.nn.Module.train(model, False)
-        take(model)
-        on_cpu = self.device.type == "cpu"
-        lean = LeanDecoder.of(model, dtype, linear) if decoder == "auto" and on_cpu else None
-        self._decoder: LeanDecoder | GenericDecoder = lean or GenericDecoder(model)
-        if compiles == "layers":
-            compile_layers(model)
-        pack_linears(model, linear)
-        alone = on_cpu and (linear is Int8Linear or rows_stand_alone(dtype))
-        # The generic decoder's modules have vectorised loops over all rows at once.
-        self._row_quantum = 1 if alone and lean else ROW_QUANTUM
-        self._head = LogitsHead(model, info.vocab_size, 1 if alone else ROW_QUANTUM)
+        self._take(prepare(model, info.vocab_size))
         self._info = info
         self._windows = info.windows
         self.cache = KvCache(info, block_size, num_blocks, num_host_slots, dtype, self.device)
@@ -112,6 +91,23 @@ class Runner:
         info, dtype = self._info, self.cache.layer(0).dtype
         self.cache = KvCache(info, self.cache.block_size, num_blocks, num_host_slots, dtype, self.device)
         self._graphed = self._graphs()
+
+    def replace(self, model: PreparedModel) -> None:
+        """Computes with another model from now on, whose keys, values, windows and vocabulary have the sizes
+        of this one's. The cache's memory stays; graphs are captured anew as steps come. Where the model's
+        first step raises, its error comes through and all stays as it was."""
+        before = PreparedModel(self._decoder, self._head, self._row_quantum)
+        self._take(model)
+        try:
+            with current(self.device):
+                self._warm_steps()
+        except BaseException:
+            self._take(before)
+            raise
+        self._graphed = self._graphs()
+
+    def _take(self, model: PreparedModel) -> None:
+        self._decoder, self._head, self._row_quantum = model.decoder, model.head, model.row_quantum
 
     def _graphs(self) -> GraphedDecoder | None:
         if self._planners is None or self.device.type != "cuda":

@@ -83,21 +83,23 @@ def _whole(name: str, source: str, dtype: str, where: dict[str, Any]) -> PreTrai
     )
     model, told = loaded
     if missing := sorted(told["missing_keys"]):
-        raise refuse(name, f"its files lack {_some(missing)}")
-    wrong = [f"{key} {_shape(there)} instead of {_shape(own)}" for key, there, own in told["mismatched_keys"]]
+        raise refuse(name, f"its files lack {some(missing)}")
+    wrong = [f"{key} {shape(there)} instead of {shape(own)}" for key, there, own in told["mismatched_keys"]]
     if wrong:
-        raise refuse(name, f"its files don't fit its config: {_some(sorted(wrong))}")
+        raise refuse(name, f"its files don't fit its config: {some(sorted(wrong))}")
     if more := sorted(told["unexpected_keys"]):
-        _log.warning(f"model {name!r} has no place for {_some(more)}, which its files hold")
+        _log.warning(f"model {name!r} has no place for {some(more)}, which its files hold")
     return model
 
 
-def _some(names: list[str]) -> str:
+def some(names: list[str]) -> str:
+    """The first of them, and how many there are besides."""
     rest = len(names) - NAMED
     return ", ".join(names[:NAMED]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def _shape(size: Sequence[int]) -> str:
+def shape(size: Sequence[int]) -> str:
+    """As an error names it."""
     return "x".join(map(str, size))
 
 

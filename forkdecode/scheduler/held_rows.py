@@ -187,6 +187,10 @@ class HeldRows:
         """The node holds nothing any more."""
         self._forget(ref)
 
+    def lose_all(self) -> None:
+        """All nodes' keys and values are nowhere any more; their rows stay, to be computed again."""
+        self._blocks.lose(np.union1d(self._blocks.in_pool(), self._blocks.in_host()))
+
     # -- pressure ---------------------------------------------------------------------------------
 
     def reclaimable(self, busy: Collection[NodeRef]) -> int:

@@ -125,6 +125,13 @@ class Scheduler:
         """Shares or releases what nodes hold, between two steps."""
         self.held.obey(op)
 
+    def forget(self) -> None:
+        """What the prefix cache and nodes hold is nowhere any more, for other weights compute other keys and
+        values. Only while there are no groups."""
+        self.held.lose_all()
+        if self.cache is not None:
+            self.cache.forget()
+
     def preempt(self, request_id: str) -> None:
         """Takes a running request out of the pool at the next step; it comes back when it fits."""
         self._batcher.preempt(request_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -48,3 +49,23 @@ def test_every_step_runs_by_a_graph_that_was_there_before(monkeypatch: pytest.Mo
     tokens, (steps, captured, replayed) = decoded()
     assert tokens == plain
     assert (captured, replayed) == (0, steps)
+
+
+def test_new_weights_are_captured_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tokens(llm: LLM) -> tuple[int, ...]:
+        return llm.decode(PROMPT, Beam(width=3), max_tokens=5).candidates[0].token_ids
+
+    with LLM(tiny_llama(seed=1), tokenizer=TOKENIZER, **SETTINGS) as llm:
+        expected = tokens(llm)
+    monkeypatch.setattr(start, "Runner", GraphedRunner)
+    with LLM(tiny_llama(seed=0), tokenizer=TOKENIZER, **SETTINGS) as llm:
+        updates: Any = llm._session.engine.weights
+        updates._prepare = dataclasses.replace(updates._prepare, decoder="generic")
+        assert tokens(llm) != expected
+        llm.update_weights(tiny_llama(seed=1).state_dict())
+        recorder = llm._session.engine.thread._loop._engine._runner._graphed._capture  # type: ignore[union-attr]
+        assert tokens(llm) == expected
+        captured = recorder.captured
+        assert captured
+        assert tokens(llm) == expected
+        assert (recorder.captured, recorder.replayed > captured) == (captured, True)

@@ -27,6 +27,7 @@ SHOWN = {
     "live_beams": r"\d+ of \d+ characters were final before the end\n(\d\. -\d+\.\d+ .*\n){4}",
     "logprobs": r"('.*' -\d+\.\d\d \(after the penalty -?\d+\.\d\d\); .*, .*, .*\n)+",
     "mixed_batch": r"Greedy: .*\nSample: .*\nBestOf: .*\nBeam: .*\nthe samples are the same alone: True",
+    "rollouts": r"(round \d: mean reward \d+\.\d\d; engine and policy are 0\.00\d apart\n){3}$",
     "samples": r"0: .*\n1: .*\n2: .*\n3: .*\nthe same again: True",
     "search_ab_mcts": SPENT + r"(\d\.\d at depth \d: .*\n)*$",
     "search_adaptive": SPENT + r"(.*: \d+ votes\n)*the first is ahead with a confidence of 0\.\d{3}",

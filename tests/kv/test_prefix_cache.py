@@ -175,3 +175,19 @@ def test_a_cached_block_is_copied_before_it_is_overwritten(pool: BlockPool, cach
     copies = table.extend(1).copies
     assert copies.source.tolist() == cache.match(np.arange(8)).tolist()[1:]
     pool.check([table, cache])
+
+
+def test_what_is_forgotten_is_not_found_and_what_comes_is(pool: BlockPool, cache: PrefixCache) -> None:
+    table = computed(pool, 8)
+    cache.insert(np.arange(8), table.row_blocks(0))
+    filled(pool, cache, np.arange(20, 28))
+    cache.forget()
+    assert (len(cache), cache.num_evictable) == (2, 0)  # somebody else holds them
+    for tokens in (np.arange(8), np.arange(20, 28)):
+        assert not len(cache.match(tokens))
+    blocks = filled(pool, cache, np.arange(8))
+    assert cache.match(np.arange(8)).tolist() == blocks
+    table.release()
+    pool.check([cache])
+    cache.clear()
+    assert pool.num_free == pool.num_blocks

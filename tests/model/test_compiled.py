@@ -11,7 +11,7 @@ from transformers import LlamaConfig
 
 from forkdecode.config import EngineConfig
 from forkdecode.errors import InvalidRequestError
-from forkdecode.model import runner as runners
+from forkdecode.model import prepared
 from forkdecode.model.compiled import check_compile, compile_layers
 from forkdecode.model.runner import Runner
 from tests.model.driver import Driver, model_info
@@ -27,7 +27,7 @@ def one_layer() -> LlamaConfig:
 def test_compiled_layers_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Traced, and run as traced: no compiler is needed. A GPU's linear layers are torch's own, and so
     are its loops."""
-    monkeypatch.setattr(runners, "pack_linears", lambda *_: None)
+    monkeypatch.setattr(prepared, "pack_linears", lambda *_: None)
     seen = []
     for compiled in (False, True):
         model = tiny_model("llama", config=one_layer())

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 import pytest
 import torch
 
+from forkdecode.model import device
 from forkdecode.model.device import current
 from forkdecode.step import DeviceLostError
 from tests.model.driver import Driver, StepBuilder
@@ -98,3 +99,9 @@ def test_float32_products_are_exact_within_and_as_chosen_outside(
         assert newer or torch.get_float32_matmul_precision() == "high"
     finally:
         torch.set_float32_matmul_precision("highest")
+
+
+def test_a_c_library_that_gives_nothing_back_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    for library in (object(), None):
+        monkeypatch.setattr(device.ctypes, "CDLL", lambda _, found=library: found)
+        device.give_back_host()

@@ -12,6 +12,7 @@ from forkdecode.scheduler.events import GroupFailed, GroupFinished
 from forkdecode.scheduler.request import DecodeRequest, NodeRef, Release, Share
 from forkdecode.types import Beam, BestOf, Greedy, Sample, Strategy
 from tests.scheduler.engines import assert_idle, decode_alone, request, run, score_request, tokens, toy_engine
+from tests.scheduler.toy import EMPTY
 
 PROMPT = list(range(3, 26))
 
@@ -366,4 +367,24 @@ def test_who_waits_goes_on_when_the_one_that_computes_does_not(end: str) -> None
     tree.take(second, ended[second.request_id])
     if end != "cancel":
         tree.take(first, ended[first.request_id])
+    tree.end()
+
+
+@pytest.mark.parametrize("prefix_cache", [False, True])
+def test_what_is_forgotten_is_computed_again_wherever_it_was(prefix_cache: bool) -> None:
+    tree = Tree(num_blocks=40, host_slots=400, preemption="swap", prefix_cache=prefix_cache)
+    leaves = [leaf for _ in range(4) for leaf in tree.decode(0, n=4, max_tokens=9)]
+    stats = tree.engine.stats()
+    assert stats.swapped_nodes > 0
+    tree.engine.scheduler.forget()
+    after = tree.engine.stats()
+    assert (after.held_nodes, after.used_blocks, after.cached_blocks) == (stats.held_nodes, 0, 0)
+    runner: Any = tree.engine._runner
+    runner.store[:] = runner.host[:] = EMPTY
+    before = tree.computed
+    grown = tree.decode(leaves[0], n=2)
+    assert tree.computed - before >= len(tree.paths[leaves[0]])
+    before = tree.computed
+    tree.decode(grown[0])
+    assert tree.computed - before < len(PROMPT)
     tree.end()
