@@ -607,3 +607,15 @@ async def _cancelled(tree: forkdecode.AsyncTree) -> None:
     await tree.stop(started[0])
     await tree.prune(started[1])
     await waiting
+
+
+def test_what_precedes_an_imported_node_is_the_text_of_its_tokens(llm: LLM) -> None:
+    """As docs/trees.md says: the stop text that was cut from its parent is in it."""
+    with llm.tree(PROMPT) as tree, llm.tree() as other:
+        [cut] = tree.decode(tree.root, stop="b", allowed_token_ids=ids("b"), max_tokens=3)
+        last = tree.extend(cut, "x")
+        assert last.path_text == PROMPT + "x"
+        [alone] = other.import_(tree.export(last))
+        assert alone.path_text == PROMPT + "bx"
+        _, _, below = other.import_(tree.export([tree.root, cut, last]))
+        assert below.path_text == last.path_text
