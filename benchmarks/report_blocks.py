@@ -13,7 +13,7 @@ TOKEN_BYTES = 131_072
 """Of keys and values in Llama 3.1 8B in bfloat16: 32 layers, 8 heads of 128."""
 HEAD = (
     "tokens a block",
-    "copies a step",
+    "copies per step",
     "tokens in them",
     "table of a step, us: mean",
     "plan, us: least (median)",

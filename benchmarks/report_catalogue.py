@@ -79,7 +79,7 @@ def _line(r: Result) -> str:
 
 def concurrent(results: list[Result]) -> str:
     """Requests at once, by the budget of a step."""
-    head = ["a step's budget of tokens", "at once", "seconds", "requests a second", "over one alone"]
+    head = ["a step's budget of tokens", "at once", "seconds", "requests per second", "over one alone"]
     rows = []
     for r in (r for r in results if r["part"] == "concurrent"):
         budget = f"{r['max_step_tokens']:,}" if r.get("max_step_tokens") else "the engine's own, 2,048"

@@ -47,7 +47,7 @@ class Claim:
 
 KNOWN = "contiguous caches that know the lengths"
 COPIED = "rows that copy what one of them has read of the prompt"
-UNKNOWN = "contiguous caches of 2,048 tokens a row"
+UNKNOWN = "contiguous caches of 2,048 tokens per row"
 ALPACA, SHAREGPT = "(Alpaca, beams of 6)", "(ShareGPT, one sample)"
 FILLED = "over its life a row fills six tenths of what was reserved for it, so 1.7x is the most"
 READS = "each row reads the shared blocks, and admission keeps a block free for each row"

@@ -53,7 +53,7 @@ def waiting(results: list[Result]) -> str:
     r = results[-1]
     rows = [[policy, *(f"{ms:.0f}" for ms in r[policy])] for policy in ("passive", "active")]
     rows.append(["active / passive", *(f"{ratio:.2f}" for ratio in r["active_over_passive"])])
-    return table(["OMP_WAIT_POLICY", "wall, ms a step", "CPU, ms a step"], rows)
+    return table(["OMP_WAIT_POLICY", "wall, ms per step", "CPU, ms per step"], rows)
 
 
 def prefill(results: list[Result]) -> str:
@@ -74,4 +74,4 @@ def attention(results: list[Result]) -> str:
     """Ours beside torch's over the same plan."""
     ways = list(results[0]["ms"])
     rows = ([r["case"], r["dtype"], *(f"{r['ms'][way]:,.0f}" for way in ways)] for r in results)
-    return table(["workload", "dtype", *(f"{way}, ms a step" for way in ways)], rows)
+    return table(["workload", "dtype", *(f"{way}, ms per step" for way in ways)], rows)

@@ -109,7 +109,7 @@ def int8(results: list[Result]) -> str:
     """Time of a step, then quality."""
     r = results[-1]
     times = table(
-        ["rows", "native, ms a step", "int8", "ratio"],
+        ["rows", "native, ms per step", "int8", "ratio"],
         (
             [rows, f"{one:.0f}", f"{other:.0f}", f"{ratio:.1f}"]
             for rows, (one, other, ratio) in r["ms"].items()

@@ -70,7 +70,7 @@ def forest_plan(results: list[Result]) -> str:
 
 def control_plane(results: list[Result]) -> str:
     """One step of a group's table by its prompt, in blocks of 16."""
-    head = ["width", "prompt", "median, us", "mean", "p99", "copies a step", "goal, median"]
+    head = ["width", "prompt", "median, us", "mean", "p99", "copies per step", "goal, median"]
     rows = (
         [
             f"{r['width']:,}",

@@ -62,7 +62,7 @@ def grammars(results: list[Result]) -> str:
 
 def grammars_beside(results: list[Result]) -> str:
     """What whole requests wait for masks."""
-    head = ["", "rows", "step, ms", "masks, ms a step", "share of the time that selections wait"]
+    head = ["", "rows", "step, ms", "masks, ms per step", "share of the time that selections wait"]
     rows = (
         [
             CASES[r["case"]],

@@ -14,7 +14,7 @@ LATENCY_PLOT = "serving-latency"
 def latency(results: list[Result]) -> str:
     """Percentiles by arrival rate, the two sides one below the other, and the plot of them."""
     ordered = sorted(results, key=lambda r: (load(r), r["rate"], r["side"]))
-    head = ["requests of", "arrivals a second", "side", "requests"]
+    head = ["requests of", "arrivals per second", "side", "requests"]
     head += ["first token, ms: p50 (of each run)", "p90", "p99"]
     head += ["between tokens, ms: p50 (of each run)", "p90", "p99", "tokens/s"]
     shown = table(head, map(latency_row, ordered))
@@ -94,8 +94,8 @@ def hostile(results: list[Result]) -> str:
     faults, neighbours = sum(len(r["faults"]) for r in results), sum(r["exact_neighbours"] for r in results)
     runs = "one run" if len(results) == 1 else f"{len(results)} runs"
     told = (
-        f"{requests:,} requests in {runs}; {steps:,} that were refused one by one cost the engine no step; "
-        f"{neighbours:,} results of good requests beside the others were exact; faults: {faults}."
+        f"{requests:,} requests in {runs}; {steps:,} of them, refused one by one, cost the engine no step; "
+        f"{neighbours:,} results of good requests in between were exact; faults: {faults}."
     )
     return f"{table(head, rows)}\n\n{told}"
 
@@ -118,9 +118,9 @@ def hostile_sessions(results: list[Result]) -> str:
         rows.append([kind, f"{sent:,}", f"{sent - good:,}", f"{good:,}"])
     count, resumed, exact = (sum(s[n] for s in sessions) for n in ("count", "resumed", "exact_neighbours"))
     told = (
-        f"{count:,} sessions, {resumed} resumed by who had the secret; all {exact} times that a good tree was"
+        f"{count:,} sessions, {resumed} resumed with their secret; all {exact} good trees searched in between"
     )
-    return f"{table(head, rows)}\n\n{told} searched beside them it was what it had to be."
+    return f"{table(head, rows)}\n\n{told} were exactly as they should be."
 
 
 def _summed(outcomes: list[dict[str, dict[str, int]]]) -> dict[str, Counter[str]]:

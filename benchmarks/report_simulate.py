@@ -54,11 +54,11 @@ def simulate(results: list[Result]) -> str:
             "goodput",
             "within target",
             "step, ms",
-            "rows a step",
+            "rows per step",
             "pool in use",
             "saving",
         ]
-        head += ["preemptions", "most at once", "host, ms a step"]
+        head += ["preemptions", "most at once", "host, ms per step"]
         parts += [f"**{title(key)}**", "", table(head, map(simulate_row, own)), ""]
     return "\n".join(parts).rstrip()
 
@@ -180,7 +180,7 @@ def calibration(results: list[Result]) -> str:
     """Real steps beside the roofline's, and what is left when its mean error is taken off."""
     r = results[-1]
     mean = r["mean_ratio"]
-    head = ["workload", "tokens a step", "measured, ms", "predicted, ms", "measured / predicted"]
+    head = ["workload", "tokens per step", "measured, ms", "predicted, ms", "measured / predicted"]
     head += ["predicted x mean ratio, ms", "error"]
     rows = (
         [

@@ -127,7 +127,7 @@ def said_latency(results: list[Result]) -> str:
         " and ".join(f"{1e3 * r[name][p]:,.0f} ms ({p})" for p in ("p50", "p99"))
         for name in ("first_token", "between_tokens")
     )
-    return f"{r['rate']:g} arrivals a second: first token {first}, between tokens {between}"
+    return f"{r['rate']:g} arrivals per second: first token {first}, between tokens {between}"
 
 
 def said_score(results: list[Result]) -> str:

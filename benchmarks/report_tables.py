@@ -25,7 +25,7 @@ Result = dict[str, Any]
 
 def memory(results: list[Result]) -> str:
     head = ["trace", "kind", "width or n", "requests", "pairing", "saving", "paper, 2 to 6", "blocks / ideal"]
-    head += ["waste", "copies a token", "KB copied a token", "contiguous / ours", "reserved / ours"]
+    head += ["waste", "copies per token", "KB copied per token", "contiguous / ours", "reserved / ours"]
     return table(head, map(memory_row, in_order(results)))
 
 
@@ -58,7 +58,7 @@ def samples_row(r: Result) -> list[str]:
 
 def memory_blocks(results: list[Result]) -> str:
     """By block size, for width 4."""
-    head = ["trace", "kind", "block size", "saving", "blocks / ideal", "waste", "tokens copied a token"]
+    head = ["trace", "kind", "block size", "saving", "blocks / ideal", "waste", "tokens copied per token"]
     rows = [
         [
             NAMES[r["trace"]],

@@ -52,5 +52,5 @@ def test_a_step_by_its_tape_is_beside_one_by_python() -> None:
 def test_attention_is_beside_torch() -> None:
     r = {"case": "1 x 32", "dtype": "float32", "ms": {"ours": 57.1, "torch": 133.0}}
     table = report_cpu.attention([r])
-    assert table.startswith("| workload | dtype | ours, ms a step | torch, ms a step |")
+    assert table.startswith("| workload | dtype | ours, ms per step | torch, ms per step |")
     assert cells(table) == [["1 x 32", "float32", "57", "133"]]

@@ -33,8 +33,8 @@ def test_messages_are_told_by_how_they_ended() -> None:
     table = report_serving.hostile([attacked(), attacked(faults=["x"], requests=1000)])
     assert cells(table)[:2] == [["garbage", "8", "4", "0", "2", "2"], ["huge", "14", "0", "14", "0", "0"]]
     assert table.endswith(
-        "1,011 requests in 2 runs; 8 that were refused one by one cost the engine no step; "
-        "4 results of good requests beside the others were exact; faults: 1."
+        "1,011 requests in 2 runs; 8 of them, refused one by one, cost the engine no step; "
+        "4 results of good requests in between were exact; faults: 1."
     )
     assert "11 requests in one run" in report_serving.hostile([attacked()])
 
@@ -42,4 +42,4 @@ def test_messages_are_told_by_how_they_ended() -> None:
 def test_commands_of_sessions_are_told_likewise() -> None:
     table = report_serving.hostile_sessions([attacked(), attacked()])
     assert cells(table) == [["plain", "20", "8", "12"]]
-    assert "4 sessions, 2 resumed by who had the secret; all 6 times" in table
+    assert "4 sessions, 2 resumed with their secret; all 6 good trees" in table

@@ -241,7 +241,7 @@ def test_the_summary_takes_latency_where_no_queue_stands() -> None:
     results = [arrivals("service", 4), arrivals("service", 2), arrivals("in process", 1)]
     ((*_, number, _),) = cells(summary({"serving_latency": results}))
     assert number == (
-        "2 arrivals a second: first token 200 ms (p50) and 600 ms (p99), "
+        "2 arrivals per second: first token 200 ms (p50) and 600 ms (p99), "
         "between tokens 50 ms (p50) and 150 ms (p99)"
     )
 
