@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from forkdecode.calls.one_process import ENGINE, OneProcess
 from forkdecode.checks import check_int, check_unicode, shown
 from forkdecode.config import DEFAULT_MODEL, MAX_THREADS, DType, EngineConfig
 from forkdecode.engine.patience import Patience
@@ -32,7 +33,8 @@ class EngineProcess:
     whether a process that dies is followed by another; its running requests end with EngineClosedError
     in any case. catalogues: files by name. patience: when a process is taken to hang, which ends it like a
     crash. flush: called when the sinks have got all that a step reported, in their thread; must not block.
-    An EngineProcess that nobody refers to any more ends its process.
+    An EngineProcess that nobody refers to any more ends its process. In a forked child whatever would wait
+    raises UnavailableError, and all else does nothing.
     """
 
     def __init__(
@@ -68,11 +70,12 @@ class EngineProcess:
             journal_keep=0 if rotation is None else rotation.keep,
             beat=patience.beat,
         )
+        self._home = OneProcess(ENGINE)
         self._supervisor = Supervisor(start, restart, flush, patience)
         self._thread = threading.Thread(
             target=self._supervisor.run, name="forkdecode-engine-process", daemon=True
         )
-        weakref.finalize(self, self._supervisor.hang_up)
+        weakref.finalize(self, _hang_up, self._home, self._supervisor)
 
     def start(self) -> None:
         """Starts the process and waits until it serves. Call it once.
@@ -80,6 +83,7 @@ class EngineProcess:
         Raises ModelLoadError, CapacityError or InvalidRequestError when the model can't be served, and
         UnavailableError when the process ends without a word.
         """
+        self._home.check()
         self._thread.start()
         try:
             self._supervisor.started.result()
@@ -125,22 +129,32 @@ class EngineProcess:
 
     def submit(self, jobs: Sequence[Job]) -> None:
         """See EnginePort. While the process is down or starts again, UnavailableError has retry_after."""
+        self._home.check()
         self._supervisor.submit(jobs)
 
     def cancel(self, request: DecodeRequest) -> None:
         """See EnginePort."""
-        self._supervisor.cancel(request)
+        if not self._home.left:
+            self._supervisor.cancel(request)
 
     def tree(self, op: TreeOp) -> None:
         """See EnginePort. A new process holds nothing."""
-        self._supervisor.tree(op)
+        if not self._home.left:
+            self._supervisor.tree(op)
 
     def stats(self) -> EngineStats:
         """See EnginePort. Sums are since the process that serves now was started."""
+        self._home.check()
         return self._supervisor.ask_stats().result()
 
     def close(self) -> None:
         """See EnginePort. The process is gone when this returns."""
-        self._supervisor.hang_up()
+        _hang_up(self._home, self._supervisor)
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
+
+
+def _hang_up(home: OneProcess, supervisor: Supervisor) -> None:
+    """The connection of a forked child is the parent's, which still needs it."""
+    if not home.left:
+        supervisor.hang_up()

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 
+from forkdecode.calls.one_process import ENGINE, OneProcess
 from forkdecode.checks import told
 from forkdecode.engine.commands import Cancel, Close, Command, InOrder, Stats, Submit, Tree, Update
 from forkdecode.engine.core import Engine, forget_locals
@@ -32,13 +33,15 @@ class EngineThread:
 
     An engine that nobody refers to any more, by an LLM or by a handle, closes itself. flush: called in
     the engine's thread when the sinks have got all that a step reported; the next step waits for it.
+    In a forked child whatever would wait raises UnavailableError, and all else does nothing.
     """
 
     def __init__(self, engine: Engine, flush: Callable[[], None] = lambda: None) -> None:
+        self._home = OneProcess(ENGINE)
         self._loop = _Loop(engine, flush)
         # Neither the thread nor the finalizer refers to this object, so that it can be dropped.
         self._thread = threading.Thread(target=self._loop.run, name="forkdecode-engine", daemon=True)
-        weakref.finalize(self, _abandon, self._loop, self._thread)
+        weakref.finalize(self, _abandon, self._home, self._loop, self._thread)
         self._thread.start()
 
     def submit(self, jobs: Sequence[Job]) -> None:
@@ -47,16 +50,19 @@ class EngineThread:
         Raises CapacityError for one that this engine can never serve, InvalidRequestError for an id
         in use, EngineClosedError after close.
         """
+        self._home.check()
         self._loop.submit(jobs)
 
     def cancel(self, request: DecodeRequest) -> None:
         """Ends this very request before its next step; no effect on one that has ended, nor on a
         later one of the same id."""
-        self._loop.inbox.put(Cancel(request))
+        if not self._home.left:
+            self._loop.inbox.put(Cancel(request))
 
     def tree(self, op: TreeOp) -> None:
         """Shares or releases what nodes hold, in order with submit()."""
-        self._loop.inbox.put(Tree(op))
+        if not self._home.left:
+            self._loop.inbox.put(Tree(op))
 
     def update(self, model: PreparedModel) -> None:
         """Computes with another model of the same sizes once all that was sent before has ended; what is sent
@@ -64,6 +70,7 @@ class EngineThread:
 
         Raises what Engine.update raises, EngineClosedError after close.
         """
+        self._home.check()
         self._loop.update(model)
 
     def stats(self) -> EngineStats:
@@ -72,6 +79,7 @@ class EngineThread:
 
     def ask_stats(self) -> Future[EngineStats]:
         """stats(), for who doesn't want to wait. Raises EngineClosedError after close."""
+        self._home.check()
         return self._loop.ask_stats()
 
     def step_seconds(self) -> float:
@@ -84,6 +92,8 @@ class EngineThread:
 
     def close(self) -> None:
         """Ends what is running with EngineClosedError and stops the thread. Idempotent."""
+        if self._home.left:
+            return
         self._loop.inbox.put(Close())
         if threading.current_thread() is not self._thread:
             self._thread.join()
@@ -272,9 +282,11 @@ class _Loop:
         self._engine.close()
 
 
-def _abandon(loop: _Loop, thread: threading.Thread) -> None:
+def _abandon(home: OneProcess, loop: _Loop, thread: threading.Thread) -> None:
     """Closes a loop that nobody refers to. Whoever happens to collect garbage does not wait for it;
     but the interpreter must not go down under a thread that is inside torch."""
+    if home.left:
+        return
     loop.inbox.put(Close())
     if threading.main_thread().is_alive():
         atexit.register(thread.join)

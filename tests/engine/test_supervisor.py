@@ -25,11 +25,12 @@ from forkdecode.errors import (
     UnavailableError,
 )
 from forkdecode.model.info import ModelInfo
-from forkdecode.scheduler.request import DecodeRequest
+from forkdecode.scheduler.request import DecodeRequest, Release
 from forkdecode.step import ProcessorSpec
 from forkdecode.types import Greedy, Options
 from forkdecode.wire.messages import Hello
 from tests.engine.engine_process import States, wait_until_gone
+from tests.engine.forked import in_a_forked_child
 
 NONE = np.empty(0, np.int64)
 
@@ -294,3 +295,25 @@ def test_an_engine_that_was_never_started() -> None:
     with pytest.raises(UnavailableError):
         engine.start()
     assert time.monotonic() - began < 60
+
+
+def test_a_forked_child_is_told_and_ends_nothing() -> None:
+    """Its connection to the process is the parent's."""
+    engine, heard = EngineProcess("dies when asked"), []
+    engine.start()
+    states, pid = States(engine), engine.pid
+    states.wait_for("serving")
+    told = in_a_forked_child(
+        lambda: engine.submit([Job(request(), heard.append)]),
+        engine.stats,
+        engine.start,
+        lambda: engine.cancel(request()),
+        lambda: engine.tree(Release("tree")),
+        engine.close,
+    )
+    assert told == "UUU---"
+    assert pid == engine.pid
+    engine.submit([Job(request(), heard.append)])  # it is there still, and is asked
+    states.wait_for("down")
+    engine.close()
+    assert "exit status 4" in str(heard[0])

@@ -21,6 +21,7 @@ from forkdecode.errors import (
 from forkdecode.scheduler.events import GroupFailed, GroupFinished
 from forkdecode.scheduler.request import DecodeRequest, NodeRef, Release, Share
 from forkdecode.types import Beam, Greedy, Sample
+from tests.engine.forked import in_a_forked_child
 from tests.scheduler.engines import assert_idle, request, toy_engine
 
 
@@ -170,3 +171,22 @@ def test_close_while_others_ask() -> None:
         asker.join(60)
         assert not asker.is_alive()
     assert len(answers) == 3
+
+
+def test_a_forked_child_is_told_and_ends_nothing() -> None:
+    client = Client(toy_engine())
+    what = request("a", [3], Sample(n=2, seed=1), max_tokens=5)
+    thread = client.thread
+    told = in_a_forked_child(
+        lambda: client.send(what),
+        thread.stats,
+        thread.ask_stats,
+        lambda: thread.cancel(what),
+        lambda: thread.tree(Release("tree")),
+        thread.close,
+    )
+    assert told == "UUU---"
+    client.send(what)
+    assert isinstance(client.last("a"), GroupFinished)
+    client.thread.close()
+    assert_idle(client.engine)
