@@ -5,7 +5,9 @@
     python -m benchmarks.engine_work --options [NAME ...] [--rows 64 128] [the same]
 
 Everything but the model: its answers come from gate_model.py, whose time is left out. Requests stream,
-end at EOS (which never comes) and have their text made, all in one thread. Times are microseconds of the
+end at EOS (which never comes) and have their text made, all in one thread. A device has nothing to do while
+the host schedules, lists its work and commits; what streamed beams report ("beams") and the frame in which
+an engine process sends it come while the device computes the next step. Times are microseconds of the
 thread's own CPU time, each part the median over the steps in which every row decodes. --rounds runs all
 workloads again, in turn, and the least of the medians counts: a neighbour on the core only ever adds.
 --profile prints where the calls of one workload spend their time instead.
@@ -44,11 +46,13 @@ from forkdecode.scheduler.request import DecodeRequest  # noqa: E402
 from forkdecode.scheduler.scheduler import Scheduler  # noqa: E402
 from forkdecode.text.token_bytes import TokenBytes  # noqa: E402
 from forkdecode.types import Beam, Greedy, Sample, Strategy  # noqa: E402
+from forkdecode.wire.messages import Events  # noqa: E402
+from forkdecode.wire.records import CODEC  # noqa: E402
 from forkdecode_kernels.attention_work import make_work  # noqa: E402
 
 BLOCK, PROMPT, WARM_UP = 16, 200, 4
 TOKENS = TokenBytes.build([f" t{i}".encode() for i in range(VOCABULARY + 1)])
-PARTS = ("schedule", "work list", "commit", "text")
+PARTS = ("schedule", "work list", "commit", "beams", "frame", "text")
 OPTION_GROUPS, OPTION_STEPS = 16, 12
 OPTION_PARTS = ("schedule", "selection", "commit", "text")
 
@@ -101,9 +105,13 @@ class Engine:
         padded = -(-len(plan.token_ids) // 16) * 16
         _, listing = timed(lambda: make_work(plan.segments, plan.decodes, padded, BLOCK, self._null))
         output, selecting = timed(lambda: self._model.execute(plan))
-        events, committing = timed(lambda: self._scheduler.commit(output))
+        events, committing = timed(lambda: self._scheduler.carry_out(output))
+        later, comparing = timed(self._scheduler.tell)
+        events += later
+        _, framing = timed(lambda: CODEC.encode(Events(tuple(events))))
         _, telling = timed(lambda: [self._listeners[e.request_id].events(e) for e in events])
-        spent = dict(zip(PARTS, (scheduling, listing, committing, telling), strict=True))
+        times = (scheduling, listing, committing, comparing, framing, telling)
+        spent = dict(zip(PARTS, times, strict=True))
         return sum(d.rows for d in plan.decodes), spent | {"selection": selecting}
 
 
@@ -194,6 +202,7 @@ def run_options(args: argparse.Namespace) -> None:
     print(f"{'us a row':34s}{'rows':>6s}" + "".join(f"{part:>12s}" for part in (*OPTION_PARTS, "all")))
     for (name, rows), found in zip(ways, zip(*rounds, strict=True), strict=True):
         spent = least(found)
+        spent["commit"] += spent["beams"]
         best = {part: round(spent[part] / rows, 2) for part in OPTION_PARTS}
         cells = (*best.values(), sum(best.values()))
         print(f"{name:34s}{rows:6d}" + "".join(f"{value:12.1f}" for value in cells), flush=True)

@@ -7,7 +7,7 @@ from typing import Any
 from benchmarks.report_layout import table
 
 Result = dict[str, Any]
-WORK_PARTS = ("schedule", "work list", "commit", "text")
+WORK_PARTS = ("schedule", "work list", "commit", "beams", "frame", "text")
 OPTION_PARTS = ("schedule", "selection", "commit", "text")
 STREAMS = ("committed alone", "every 8 steps, best", "every step, best", "every step, all")
 STEP_PARTS = {

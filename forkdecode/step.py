@@ -245,6 +245,9 @@ class StepPlan:
     """source: host slot, target: device block."""
     zero_blocks: I32 = field(default_factory=lambda: np.empty(0, np.int32))
     """Blocks whose last owner failed: cleared, so that no NaN outlives its group."""
+    token_source: I64 | None = None
+    """[T] Where the step before has not answered yet: the row of its logits_index whose draw each query token
+    is. None where token_ids has them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
@@ -22,7 +22,7 @@ from transformers import (
 
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.idle import idle_of
-from forkdecode import LLM, Beam, DecodeResult
+from forkdecode import LLM, Beam, DecodeResult, Greedy, Sample, Strategy
 from forkdecode.config import Compile
 from forkdecode.logs import fields_of
 from forkdecode.model.graphed import GraphedDecoder
@@ -79,8 +79,8 @@ class Case:
 class Run:
     """seconds: of the second of two runs. told: what the engine logged of the GPU. first: seconds of a run
     of one token, which is the prompts' work. start, captures: seconds until the engine was ready, and of
-    these for captured graphs. idle: microseconds a step in which the GPU waits for the host, None where that
-    was not measured, and `lost` says why."""
+    these for captured graphs. idle: microseconds a step in which the GPU waits for the host, idle_samples: of
+    steps of samples, which are launched ahead; None where that was not measured, and `lost` says why."""
 
     seconds: float
     results: tuple[DecodeResult, ...]
@@ -89,6 +89,7 @@ class Run:
     start: float = 0.0
     captures: float = 0.0
     idle: float | None = None
+    idle_samples: float | None = None
     lost: str | None = None
 
     @property
@@ -139,14 +140,20 @@ def tiny_cases() -> dict[str, Case]:
 
 
 def exact(bench: Bench) -> dict[str, Any]:
-    """Beams of tiny models in float32, which must be transformers' token for token."""
+    """Beams of tiny models in float32, and greedy decoding, whose steps are launched ahead: both must be
+    transformers' token for token."""
     found: dict[str, Any] = {}
-    for name, work in tiny_cases().items():
+    cases = {name: one for beams, work in tiny_cases().items() for name, one in _and_greedy(beams, work)}
+    for name, work in cases.items():
         ours = decoded(work, bench.device)
         _, _, theirs = generated(work, bench.device)
         same = int((ours.tokens == theirs).all(1).sum())
         found[name] = {"same": same, "of": work.prompts, "fell_back": ours.fell_back, "told": ours.told}
     return found | {"ok": all(f["same"] == f["of"] and not f["fell_back"] for f in found.values())}
+
+
+def _and_greedy(name: str, work: Case) -> list[tuple[str, Case]]:
+    return [(name, work), (f"{name}, greedy", replace(work, width=1))]
 
 
 def end_to_end(bench: Bench, compiles: Compile) -> dict[str, Any]:
@@ -171,6 +178,7 @@ def end_to_end(bench: Bench, compiles: Compile) -> dict[str, Any]:
         "start_s": ours.start,
         "captures_s": ours.captures,
         "idle_us": ours.idle,
+        "idle_us_samples": ours.idle_samples,
         "idle_lost": ours.lost,
         "idle_share_of_8b_step": None
         if ours.idle is None
@@ -186,11 +194,8 @@ def end_to_end(bench: Bench, compiles: Compile) -> dict[str, Any]:
 
 def decoded(work: Case, device: torch.device, compiles: Compile = "none", *, profiled: bool = False) -> Run:
     """By the engine. An engine that fell back computes the same, so its log is read."""
-    prompts, strategy, model = (
-        [p.tolist() for p in work.prompt_ids()],
-        Beam(width=work.width),
-        work.model(device),
-    )
+    prompts, model = [p.tolist() for p in work.prompt_ids()], work.model(device)
+    beams: Strategy = Beam(width=work.width) if work.width > 1 else Greedy()
     with logged_events() as log, timed_captures() as captures:
         begin = time.perf_counter()
         with LLM(
@@ -198,14 +203,16 @@ def decoded(work: Case, device: torch.device, compiles: Compile = "none", *, pro
         ) as llm:
             start = time.perf_counter() - begin
 
-            def run(tokens: int) -> tuple[DecodeResult, ...]:
+            def run(tokens: int, strategy: Strategy = beams) -> tuple[DecodeResult, ...]:
                 return tuple(llm.decode(prompts, strategy, max_tokens=tokens))
 
             seconds, results = _second(lambda: run(work.new_tokens))
             first, _ = _second(lambda: run(1))
             idle, lost = _idle(lambda: run(PROFILED_TOKENS)) if profiled else (None, None)
+            samples = Sample(n=work.width, seed=0)
+            ahead, _ = _idle(lambda: run(PROFILED_TOKENS, samples)) if profiled else (None, None)
     told = tuple(event for event in log if event["event"] in TOLD)
-    return Run(seconds, results, told, first, start, sum(captures), idle, lost)
+    return Run(seconds, results, told, first, start, sum(captures), idle, ahead, lost)
 
 
 def _idle(run: Callable[[], object]) -> tuple[float | None, str | None]:
@@ -264,7 +271,8 @@ def generated(work: Case, device: torch.device) -> tuple[float, np.ndarray, np.n
             max_new_tokens=work.new_tokens, return_dict_in_generate=True, output_scores=True,
         )  # fmt: skip
         new = out.sequences[:, work.prompt_len :].cpu().numpy()  # waits for the device
-        return out.sequences_scores.float().cpu().numpy(), new
+        scores = out.sequences_scores.float().cpu().numpy() if work.width > 1 else np.zeros(len(new))
+        return scores, new
 
     seconds, (scores, new) = _second(run)
     return seconds, scores, new

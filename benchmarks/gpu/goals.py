@@ -125,9 +125,10 @@ def _moves(f: Found) -> Iterator[str]:
 
 
 def _exact(f: Found) -> Iterator[str]:
-    for name in ("llama", "gemma2"):
-        yield f"{name} {f[name]['same']} of {f[name]['of']} token for token"
-        yield from _told(f[name])
+    for name, case in f.items():
+        if isinstance(case, Mapping):
+            yield f"{name} {case['same']} of {case['of']} token for token"
+            yield from _told(case)
 
 
 def _engine(f: Found) -> Iterator[str]:
@@ -138,6 +139,8 @@ def _engine(f: Found) -> Iterator[str]:
         yield f"GPU idle {f['idle_us']:.0f} us of it = {f['idle_share_of_8b_step']:.1%} of a step of 8B"
     elif f["idle_lost"]:
         yield f"GPU idle not known: {f['idle_lost'][:80]}"
+    if f["idle_us_samples"] is not None:
+        yield f"GPU idle {f['idle_us_samples']:.0f} us where samples are launched ahead"
     yield f"ready in {f['start_s']:.0f} s, captures {f['captures_s']:.0f} s"
     yield f"scores off by {f['score_gap']:.2g}"
     yield from _told(f)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import ParamSpec, Protocol, TypeAlias, TypeVar
 
 from forkdecode.engine.observer import EngineObserver, Phase
 from forkdecode.errors import causes, invalid
@@ -15,6 +15,11 @@ from forkdecode.scheduler.request import DecodeRequest, TreeOp
 from forkdecode.scheduler.scheduler import Scheduler
 from forkdecode.step import DeviceLostError, StepOutput, StepPlan
 
+P = ParamSpec("P")
+T = TypeVar("T")
+_Running: TypeAlias = Callable[[], StepOutput] | Exception
+"""What waits for a step that is launched, or why it could not be."""
+
 
 class StepRunner(Protocol):
     """What executes a plan: the model's Runner, or a stand-in."""
@@ -24,14 +29,34 @@ class StepRunner(Protocol):
     def replace(self, model: PreparedModel) -> None: ...
 
 
+class DeviceRunner(StepRunner, Protocol):
+    """One whose device computes by itself, step after step as they were launched."""
+
+    @property
+    def goes_ahead(self) -> bool:
+        """Whether the device still has what the step launched last draws, one token for each row of its
+        logits_index, so that a step with a token_source can be launched now."""
+
+    def launch(self, plan: StepPlan) -> Callable[[], StepOutput]:
+        """Starts a step; what waits for its answer."""
+
+
 class Engine:
-    """Not thread-safe but for check_request: one thread submits, cancels and steps."""
+    """Not thread-safe but for check_request: one thread submits, cancels and steps. device: the runner, where
+    its device computes by itself."""
 
     def __init__(
-        self, scheduler: Scheduler, runner: StepRunner, observer: EngineObserver | None = None
+        self,
+        scheduler: Scheduler,
+        runner: StepRunner,
+        observer: EngineObserver | None = None,
+        device: DeviceRunner | None = None,
     ) -> None:
         self.scheduler = scheduler
         self._runner: StepRunner | None = runner
+        self._device = device
+        self._ahead: _Running | None = None
+        """The step that is launched and not the next to be committed."""
         self._observer = observer
         self._phase: Phase = "schedule"
 
@@ -79,17 +104,30 @@ class Engine:
         self._runner.replace(model)
         self.scheduler.forget()
 
-    def step(self) -> Sequence[GroupEvent]:
+    @property
+    def overlaps(self) -> bool:
+        """Whether the host works beside the device: what a step reports is best told while the next one is
+        computed. An observer wants to see one thing after the other."""
+        return self._device is not None and self._observer is None
+
+    def step(self, beside: Callable[[], object] = lambda: None) -> Sequence[GroupEvent]:
         """Runs one step. A model that raises fails the groups of that step, and no others; but
-        DeviceLostError, which would be raised by all later steps too, comes through."""
+        DeviceLostError, which would be raised by all later steps too, comes through. beside: called
+        once, while the device computes, where the engine overlaps."""
         try:
-            return self._step()
+            return self._step(beside)
         except BaseException as error:
             if self._observer is not None:
                 self._observer.died(self._phase, error)
             raise
 
-    def _step(self) -> Sequence[GroupEvent]:
+    def tell(self) -> Sequence[GroupEvent]:
+        """What a step that overlaps has left to say, once: see Scheduler.tell."""
+        return self.scheduler.tell()
+
+    def _step(self, beside: Callable[[], object]) -> Sequence[GroupEvent]:
+        if self._device is not None and self._observer is None:
+            return self._overlapped(self._device, beside)
         observer = self._observer
         self._phase = "schedule"
         plan = self.scheduler.schedule()
@@ -114,13 +152,25 @@ class Engine:
         self._phase = "execute"
         if self._runner is None:
             raise RuntimeError("the engine is closed")
-        try:
-            return self._runner.execute(plan)
-        except DeviceLostError:
-            raise
-        except Exception as error:
-            forget_locals(error)
-            return error
+        return _answer(self._runner.execute, plan)
+
+    def _overlapped(self, device: DeviceRunner, beside: Callable[[], object]) -> Sequence[GroupEvent]:
+        """A step of which as much as can be is done while the device computes it, or the one before it."""
+        running, self._ahead = self._ahead, None
+        if running is None:
+            plan = self.scheduler.schedule()
+            if plan is None:
+                beside()
+                return self.scheduler.drain_failures()
+            running = _answer(device.launch, plan)
+        if device.goes_ahead and not isinstance(running, Exception):
+            plan = self.scheduler.schedule_ahead()
+            self._ahead = None if plan is None else _answer(device.launch, plan)
+        beside()
+        answer = running if isinstance(running, Exception) else _answer(running)
+        if isinstance(answer, Exception):
+            return self.scheduler.abort(answer)
+        return self.scheduler.carry_out(answer)
 
     def stats(self) -> EngineStats:
         return self.scheduler.stats()
@@ -128,10 +178,21 @@ class Engine:
     def close(self) -> None:
         """Tells the observer that no step comes any more, and lets go of the model and the KV cache, whoever
         still holds the engine. Idempotent."""
-        self._runner = None
+        self._runner = self._device = self._ahead = None
         observer, self._observer = self._observer, None
         if observer is not None:
             observer.close(self.scheduler.stats())
+
+
+def _answer(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | Exception:
+    """What the model says, or how it fails. Raises DeviceLostError."""
+    try:
+        return work(*args, **kwargs)
+    except DeviceLostError:
+        raise
+    except Exception as error:
+        forget_locals(error)
+        return error
 
 
 def forget_locals(error: BaseException) -> None:

@@ -137,7 +137,7 @@ def build_engine(
         time.time(),
     )
     observer = None if journal is None else open_journal(journal, run, rotation, again=again)
-    return Engine(run.scheduler(), runner, observer), capacity
+    return Engine(run.scheduler(), runner, observer, runner if on_gpu else None), capacity
 
 
 def _resized(runner: Runner, info: ModelInfo, config: EngineConfig, host_memory: int) -> Capacity:

@@ -112,6 +112,7 @@ class _Loop:
         self._lock = threading.Lock()
         self._closed = False
         self._step_began: float | None = None
+        self._untold: Sequence[GroupEvent] = ()
 
     # -- in callers' threads ----------------------------------------------------------------------
 
@@ -163,8 +164,7 @@ class _Loop:
         reason: BaseException | None = None
         try:
             while self._serve_inbox():
-                self._deliver(self._step() if self._engine.has_work else ())
-                self._flush()
+                self._step()
         except BaseException as error:
             reason = error
             forget_locals(error)  # before whoever logs makes notes of them
@@ -173,12 +173,30 @@ class _Loop:
             self._shut(reason)
             self._flush()
 
-    def _step(self) -> Iterable[GroupEvent]:
+    def _step(self) -> None:
+        """What it reports is told at once, or while the next one is computed."""
+        if self._engine.has_work:
+            self._step_began = time.monotonic()
+            try:
+                self._untold = self._engine.step(self._beside)
+            finally:
+                self._step_began = None
+        if not self._engine.overlaps:
+            self._tell()
+        self._flush()
+
+    def _beside(self) -> None:
+        """Who is told may have to be waited for: that makes no long step."""
+        self._step_began = None
+        self._tell()
+        self._flush()
         self._step_began = time.monotonic()
-        try:
-            return self._engine.step()
-        finally:
-            self._step_began = None
+
+    def _tell(self) -> None:
+        """What steps and cancellations have reported."""
+        events, self._untold = self._untold, ()
+        self._deliver(events)
+        self._deliver(self._engine.tell())
 
     def _serve_inbox(self) -> bool:
         """Takes every waiting command; waits for one when there is nothing else to do."""
@@ -186,6 +204,7 @@ class _Loop:
             while True:
                 self._catch_up()
                 if idle := not self._engine.has_work:
+                    self._tell()
                     self._flush()
                 if not self._take(wait=idle):
                     return False
@@ -212,6 +231,7 @@ class _Loop:
         return True
 
     def _obey(self, command: InOrder) -> None:
+        self._tell()
         if isinstance(command, Submit):
             if self._jobs.get(command.job.request.request_id) is command.job:  # not cancelled while it waited
                 self._admit(command.job)
@@ -234,6 +254,7 @@ class _Loop:
             command.answer.set_result(None)
 
     def _cancel(self, request: DecodeRequest) -> None:
+        self._tell()  # it may have finished
         name = request.request_id
         job = self._jobs.get(name)
         if job is None or job.request is not request:
@@ -266,6 +287,8 @@ class _Loop:
         job.sink(last)
 
     def _shut(self, reason: BaseException | None) -> None:
+        with contextlib.suppress(Exception):  # the reason may be what telling has raised
+            self._tell()
         with self._lock:
             self._closed = True
             left, self._jobs = self._jobs, {}

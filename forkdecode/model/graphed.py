@@ -75,9 +75,10 @@ class GraphedDecoder:
         n = len(plan.token_ids)
         return self._works and len(plan.logits_index) <= n <= MAX_GRAPH_TOKENS
 
-    def __call__(self, plan: StepPlan) -> Forward | None:
+    def __call__(self, plan: StepPlan, drawn: torch.Tensor | None = None) -> Forward | None:
         """Good until the next call. None: run it plainly, as before any step has shown what kinds of layers
-        there are, where attention runs in slices, or while there is no memory for graphs."""
+        there are, where attention runs in slices, or while there is no memory for graphs. drawn: what
+        plan.token_source names rows of."""
         size = bucket(len(plan.token_ids))
         planned = self._planned(plan, size)
         if not planned or self._planners.too_large(planned):
@@ -86,11 +87,11 @@ class GraphedDecoder:
             if step.lists.fit(planned):
                 self._steps.remove(step)
                 self._steps.append(step)  # the one used last is the last
-                return self._run(step, plan, planned)
+                return self._run(step, plan, planned, drawn)
         if self._rest:
             self._rest -= 1
             return None
-        return self._first(plan, size, planned)
+        return self._first(plan, size, planned, drawn)
 
     def warm_up(self, pairs: Iterable[tuple[StepPlan, StepPlan]]) -> None:
         """Captures the first of each pair and runs the second, of equal shape with other tokens, by its
@@ -111,10 +112,16 @@ class GraphedDecoder:
     def _planned(self, plan: StepPlan, size: int) -> dict[Key, ForestPlan]:
         return self._planners.plan_all(StepShape(plan.segments, plan.decodes, size))
 
-    def _run(self, step: StaticStep, plan: StepPlan, planned: Mapping[Key, ForestPlan]) -> Forward:
+    def _run(
+        self,
+        step: StaticStep,
+        plan: StepPlan,
+        planned: Mapping[Key, ForestPlan],
+        drawn: torch.Tensor | None,
+    ) -> Forward:
         assert step.replay is not None
         assert step.output is not None
-        index = step.fill(plan, planned)
+        index = step.fill(plan, planned, drawn)
         step.replay()
         return step.output, index, step.attention.moved()
 
@@ -125,10 +132,12 @@ class GraphedDecoder:
         step.fill(plan, planned)
         return self._decoder(step.tokens, step.positions, step.attention)
 
-    def _first(self, plan: StepPlan, size: int, planned: Mapping[Key, ForestPlan]) -> Forward | None:
+    def _first(
+        self, plan: StepPlan, size: int, planned: Mapping[Key, ForestPlan], drawn: torch.Tensor | None
+    ) -> Forward | None:
         """Captures a step of a new size."""
         try:
-            return self._captured(plan, size, planned)
+            return self._captured(plan, size, planned, drawn)
         except RuntimeError as error:
             if not lacks_memory(error):
                 raise
@@ -137,13 +146,15 @@ class GraphedDecoder:
         give_back()
         return None
 
-    def _captured(self, plan: StepPlan, size: int, planned: Mapping[Key, ForestPlan]) -> Forward | None:
+    def _captured(
+        self, plan: StepPlan, size: int, planned: Mapping[Key, ForestPlan], drawn: torch.Tensor | None
+    ) -> Forward | None:
         """Captures a step, and checks that it repeats. Raises what the decoder raises when run plainly, and
         what a capture raises for want of memory."""
         step = StaticStep(
             StepSize(size, size, size), self._cache, self._windows, planned, self._planners.room
         )
-        index = step.fill(plan, planned)
+        index = step.fill(plan, planned, drawn)
 
         def work() -> ModelOutput:
             return self._decoder(step.tokens, step.positions, step.attention)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal
 
@@ -28,8 +28,9 @@ from forkdecode.model.prepared import PreparedModel, Preparing
 from forkdecode.model.static_step import Forward, StaticStep, StepSize
 from forkdecode.model.step_shape import StepShape
 from forkdecode.model.trial_steps import TrialSteps
+from forkdecode.sampling.device.select import Selecting
 from forkdecode.sampling.gather import cut, joined
-from forkdecode.sampling.select import select
+from forkdecode.sampling.select import begin
 from forkdecode.step import (
     I64,
     BlockMoves,
@@ -85,6 +86,7 @@ class Runner:
         if attention == "nodes" or (on_gpu and kernels_fit(model, self.cache, info.windows, batch_invariant)):
             self._planners = Planners(block_size, self.device, batch_invariant=batch_invariant)
         self._graphed = self._graphs()
+        self._drawn: torch.Tensor | None = None
 
     def resize(self, num_blocks: int, num_host_slots: int) -> None:
         """Takes another cache, which is empty, in place of the one there is. Raises CapacityError."""
@@ -115,31 +117,51 @@ class Runner:
         capture = GraphCapture(self.device)
         return GraphedDecoder(self._decoder, self.cache, self._windows, self._planners, capture)
 
-    @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepOutput:
         """Runs one step, in the order that StepPlan names. Results follow plan.selections. Raises
         DeviceLostError where a GPU does not answer any more."""
+        return self.launch(plan)()
+
+    @property
+    def goes_ahead(self) -> bool:
+        """Whether the draws of the step launched last are still here: see StepPlan.token_source."""
+        return self._drawn is not None
+
+    @torch.inference_mode()
+    def launch(self, plan: StepPlan) -> Callable[[], StepOutput]:
+        """Starts what execute runs; what waits for it. Steps run in the order in which they are launched. On
+        a CPU all of it has run by then."""
         with current(self.device):
-            output = self._execute(plan)
-        if any(result.error is not None for result in output.results):
-            check_answers(self.device)  # a selection that fails tells of its own group alone
+            waiting = self._launch(plan)
+
+        def output() -> StepOutput:
+            with torch.inference_mode(), current(self.device):
+                found = waiting()
+            if any(result.error is not None for result in found.results):
+                check_answers(self.device)  # a selection that fails tells of its own group alone
+            return found
+
         return output
 
-    def _execute(self, plan: StepPlan) -> StepOutput:
+    def _launch(self, plan: StepPlan) -> Callable[[], StepOutput]:
         timings: dict[str, float] = {}
+        drawn = self._take_drawn(plan)
         with _timed(timings, "blocks"):
             self.cache.swap_out(plan.swap_out)
             self.cache.zero(plan.zero_blocks)
             self.cache.swap_in(plan.swap_in)
             self.cache.copy(plan.copies)
         if not len(plan.token_ids):
-            return StepOutput(plan.step, (), timings)
+            return lambda: StepOutput(plan.step, (), timings)
         with _timed(timings, "forward"):
-            output, index, moved = self._forward_with_room(plan)
-        results: tuple[SelectionResult, ...] = ()
-        if plan.selections:
-            results = self._select(plan, output, index, timings)
-        return StepOutput(plan.step, results, timings, moved)
+            output, index, moved = self._forward_with_room(plan, drawn)
+        results = self._select(plan, output, index, timings) if plan.selections else tuple
+
+        def finish() -> StepOutput:
+            with _timed(timings, "select"):
+                return StepOutput(plan.step, results(), timings, moved)
+
+        return finish
 
     def warm_up(self, step_tokens: int = 0) -> None:
         """Has the compiled kernels ready, and the graphs of steps of up to step_tokens tokens, so that no
@@ -194,21 +216,32 @@ class Runner:
                 step = StepAttention(self.cache, plans, slots, self._windows)
                 self._head(self._decoder(ids, ids, step), ids[:1])
 
-    def _forward_with_room(self, plan: StepPlan) -> Forward:
-        """Where memory is short, once more without graphs and what torch keeps for nobody."""
+    def _take_drawn(self, plan: StepPlan) -> torch.Tensor | None:
+        """The tokens that the plan's token_source names rows of."""
+        drawn, self._drawn = self._drawn, None
+        if plan.token_source is None:
+            return None
+        if drawn is None:
+            raise RuntimeError("the step before has drawn nothing that a step could go ahead with")
+        return drawn.clamp(min=0)  # a row that draws none computes for nothing
+
+    def _forward_with_room(self, plan: StepPlan, drawn: torch.Tensor | None = None) -> Forward:
+        """Where memory is short, once more without graphs and what torch keeps for nobody. drawn: what
+        plan.token_source names rows of."""
         try:
-            return self._forward(plan)
+            return self._forward(plan, drawn)
         except RuntimeError as error:
             if not lacks_memory(error):
                 raise
+        check_answers(self.device)  # and has done with the step before, whose graph goes
         if self._graphed is not None:
             self._graphed.make_room()
         give_back()
-        return self._forward(plan)
+        return self._forward(plan, drawn)
 
-    def _forward(self, plan: StepPlan) -> Forward:
+    def _forward(self, plan: StepPlan, drawn: torch.Tensor | None) -> Forward:
         if self._graphed is not None and self._graphed.takes(plan):
-            found = self._graphed(plan)
+            found = self._graphed(plan, drawn)
             if found is not None:
                 return found
         tokens, positions = self._pad(plan.token_ids), self._pad(plan.positions)
@@ -216,11 +249,13 @@ class Runner:
         if self._planners is not None:
             planned = self._planners.plan_all(shape)
             if planned and not self._planners.too_large(planned):
-                return self._by_one_copy(plan, planned, len(tokens))
+                return self._by_one_copy(plan, planned, len(tokens), drawn)
         ids, places, slots, index = (
             torch.from_numpy(each).to(self.device)
             for each in (tokens, positions, plan.slots, plan.logits_index)
         )
+        if drawn is not None:
+            ids[: len(plan.token_ids)] = drawn[torch.from_numpy(plan.token_source).to(self.device)]
         attention = StepAttention(self.cache, self._plans(shape), slots, self._windows)
         # Of a prompt's tokens few are read from; to compute these alone needs products that leave rows alone.
         wanted = index if self._row_quantum == 1 else None
@@ -232,10 +267,16 @@ class Runner:
         size, null = self.cache.block_size, self.cache.null_block
         return WorkPlans(make_work(shape.segments, shape.decodes, shape.num_tokens, size, null))
 
-    def _by_one_copy(self, plan: StepPlan, planned: Mapping[Key, ForestPlan], num_tokens: int) -> Forward:
+    def _by_one_copy(
+        self,
+        plan: StepPlan,
+        planned: Mapping[Key, ForestPlan],
+        num_tokens: int,
+        drawn: torch.Tensor | None,
+    ) -> Forward:
         size = StepSize(num_tokens, len(plan.token_ids), len(plan.logits_index))
         step = StaticStep(size, self.cache, self._windows, planned)
-        index = step.fill(plan, planned)
+        index = step.fill(plan, planned, drawn)
         output = self._decoder(step.tokens, step.positions, step.attention)
         return output, index, step.attention.moved()
 
@@ -245,24 +286,32 @@ class Runner:
 
     def _select(
         self, plan: StepPlan, output: ModelOutput, index: torch.Tensor, timings: dict[str, float]
-    ) -> tuple[SelectionResult, ...]:
-        """Logits and selections, groups in runs whose logits stay within the head's byte bound. index:
-        plan.logits_index on the device."""
-        results: list[SelectionResult] = []
+    ) -> Callable[[], tuple[SelectionResult, ...]]:
+        """Starts logits and selections, groups in runs whose logits stay within the head's byte bound; what
+        waits for the last of them. index: plan.logits_index on the device."""
         limit = self._head.max_rows
         cuts = [(s,) if s.rows <= limit else tuple(cut(s, limit)) for s in plan.selections]
         pieces = tuple(piece for pieces in cuts for piece in pieces)
-        for first, last in self._head.runs([s.rows for s in pieces]):
-            requests = pieces[first:last]
+        found: list[SelectionResult] = []
+        last = Selecting(tuple)
+        for first, end in self._head.runs([s.rows for s in pieces]):
+            found.extend(last.results())  # before there are more logits
+            requests = pieces[first:end]
             start, stop = requests[0].logits_start, requests[-1].logits_start + requests[-1].rows
             with _timed(timings, "logits"):
                 logits = self._head(output, index[start:stop])
             with _timed(timings, "select"):
-                results.extend(select(logits, _shifted(requests, start)))
-        if len(results) == len(cuts):
-            return tuple(results)
-        found = iter(results)
-        return tuple(joined(pieces, list(itertools.islice(found, len(pieces)))) for pieces in cuts)
+                last = begin(logits, _shifted(requests, start))
+
+        self._drawn = None if found else last.drawn
+
+        def results() -> tuple[SelectionResult, ...]:
+            every = iter([*found, *last.results()])
+            if len(pieces) == len(cuts):
+                return tuple(every)
+            return tuple(joined(pieces, list(itertools.islice(every, len(pieces)))) for pieces in cuts)
+
+        return results
 
 
 def _shifted(requests: tuple[SelectionRequest, ...], start: int) -> tuple[SelectionRequest, ...]:

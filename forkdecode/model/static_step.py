@@ -69,16 +69,21 @@ class StaticStep:
         self.replay: Callable[[], None] | None = None
         self.output: ModelOutput | None = None
 
-    def fill(self, plan: StepPlan, planned: Mapping[Key, ForestPlan]) -> torch.Tensor:
+    def fill(
+        self, plan: StepPlan, planned: Mapping[Key, ForestPlan], drawn: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Takes a step that fits, by one copy; its logits_index on the device. What is beyond its tokens is
-        token 0 at position 0, written nowhere."""
+        token 0 at position 0, written nowhere. drawn: what plan.token_source names rows of."""
         self._memory.begin()
         n, m = len(plan.token_ids), len(plan.logits_index)
         self._tokens[:2, n:], self._tokens[2, n:] = 0, -1
-        self._tokens[:, :n] = np.stack([plan.token_ids, plan.positions, plan.slots])
+        tokens = plan.token_ids if plan.token_source is None else plan.token_source
+        self._tokens[:, :n] = np.stack([tokens, plan.positions, plan.slots])
         self._logits[:m] = plan.logits_index
         self.lists.write(planned)
         self._memory.send()
+        if drawn is not None:
+            self.tokens[:n] = drawn[self.tokens[:n]]
         return self.logits_index[:m]
 
 

@@ -17,7 +17,7 @@ from forkdecode.allowed import Allowed, AllowedBits, AllowedLists, Ready
 from forkdecode.sampling.allowed import reads_lists, reads_short_lists, settled, with_short_lists
 from forkdecode.sampling.beams import topk_listed, topk_plain, topk_processed
 from forkdecode.sampling.continuations import check_scores
-from forkdecode.sampling.device.select import select_on_device
+from forkdecode.sampling.device.select import Selecting, begin_on_device
 from forkdecode.sampling.gather import check_gather, gather_named
 from forkdecode.sampling.group_logits import failed, is_active
 from forkdecode.sampling.listed import draw_listed, perturbed_listed, rows_listed
@@ -48,8 +48,15 @@ def select(
     logits [M, V]: any float type, any device; never written to. threads: how many to use on the
     CPU, torch's own number by default; no result depends on it.
     """
+    return begin(logits, requests, threads=threads).results()
+
+
+def begin(
+    logits: torch.Tensor, requests: Sequence[SelectionRequest], *, threads: int | None = None
+) -> Selecting:
+    """Starts `select` on a GPU. On a CPU it has run by then."""
     if logits.device.type == "cuda":
-        return select_on_device(logits, requests)
+        return begin_on_device(logits, requests)
     workers = torch.get_num_threads() if threads is None else threads
     done: dict[int, SelectionResult] = {}
     free = [(i, request) for i, request in enumerate(requests) if request.allowed is None]
@@ -57,7 +64,8 @@ def select(
     if len(free) < len(requests):  # last of all: what is allowed may still be in the making
         bound = [(i, request) for i, request in enumerate(requests) if request.allowed is not None]
         _select(logits, _settled(logits, bound, done), workers, done)
-    return tuple(done[i] for i in range(len(requests)))
+    results = tuple(done[i] for i in range(len(requests)))
+    return Selecting(lambda: results)
 
 
 def _settled(

@@ -18,6 +18,9 @@ from forkdecode.scheduler.queue import WaitingQueue
 from forkdecode.scheduler.stats import Counters
 from forkdecode.step import I64, BlockMoves
 
+MAX_AHEAD = 8
+"""Steps in a row that are planned ahead while somebody waits for room, which rows that end may have made."""
+
 
 class Batcher:
     """Fills a PlanBuilder, in this order: rows that are ready to decode, then admissions, then, with
@@ -46,6 +49,8 @@ class Batcher:
         self._counters = counters
         self._clock = clock
         self._to_park: set[str] = set()
+        self._refused = self._refused_at = 0
+        """How many waited when there was no room for the first of them, and in which step."""
 
     def preempt(self, request_id: str) -> None:
         """Takes a running group out of the pool at the next step; it comes back when it fits."""
@@ -53,10 +58,19 @@ class Batcher:
 
     def remove(self, group: SequenceGroup) -> None:
         """Forgets a group that has ended."""
+        self._refused = 0
         if group in self.running:
             self.running.remove(group)
         else:
             self.waiting.remove(group)
+
+    def stands_still(self, step: int) -> bool:
+        """Whether nobody is to be taken out, and nobody can be let in, as far as is known after this step."""
+        if self._to_park:
+            return False
+        if not len(self.waiting):
+            return True
+        return len(self.waiting) == self._refused and step - self._refused_at < MAX_AHEAD
 
     def fill(self, builder: PlanBuilder) -> None:
         """Plans a step."""
@@ -164,6 +178,7 @@ class Batcher:
     def _admit(self, builder: PlanBuilder) -> None:
         """Lets waiting groups in, in order, while there are blocks and tokens of the budget left. Only
         those that wait for what another group is computing are passed over."""
+        self._refused = 0
         if not len(self.waiting):
             return
         budget = self._prefill_budget(builder) - sum([g.pending_tokens for g in self.running if g.pending])
@@ -177,6 +192,7 @@ class Batcher:
                 place += 1
                 continue
             if not self._admission.admit(group, self.running, ahead, builder.moves):
+                self._refused, self._refused_at = len(self.waiting), builder.step
                 return
             ahead += group.next_rows_bound
             self.waiting.pop(place)

@@ -81,7 +81,7 @@ def _without_ends(
 def commit_going_on(
     group: SequenceGroup, result: SelectionResult, going: GoingOn, moving: Moving
 ) -> list[GroupEvent]:
-    """Advances `group` by one token, as commit_selection does; returns its events."""
+    """Advances `group` by one token, as commit_selection does; returns its events, but for beam_events."""
     group.history.append(going.parents, going.tokens, going.logprobs, going.selection_logprobs, result.top)
     group.costs.generated_tokens += len(going.tokens)
     if not going.stays:
@@ -89,11 +89,17 @@ def commit_going_on(
     streams = group.request.stream
     events = _appended(group, result, going) if streams and group.policy.streams_candidates else []
     group.move(going.rows, going.parents, going.tokens, group.stop_state)
-    if group.beam_stream is not None:
-        events += group.beam_stream.events(
-            group.request_id, group.history, group.policy, going.parents, NO_HYPOTHESES, going.rows
-        )
     return events
+
+
+def beam_events(group: SequenceGroup, going: GoingOn) -> list[GroupEvent]:
+    """What a streamed beam tells of a step that commit_going_on has advanced it by. To be asked before the
+    next, whatever has become of the group."""
+    if group.beam_stream is None:
+        return []
+    return group.beam_stream.events(
+        group.request_id, group.history, group.policy, going.parents, NO_HYPOTHESES, going.rows
+    )
 
 
 def _appended(group: SequenceGroup, result: SelectionResult, going: GoingOn) -> list[GroupEvent]:

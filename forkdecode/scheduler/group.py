@@ -205,15 +205,17 @@ class SequenceGroup:
             for i, column in enumerate(np.ascontiguousarray(tokens.T))
         ]
 
-    def selection_request(self, logits_start: int) -> SelectionRequest:
-        """What to select from the logits rows logits_start .. + R of the step being planned."""
-        generated = self.rows.generated
+    def selection_request(self, logits_start: int, rows: GroupRows | None = None) -> SelectionRequest:
+        """What to select from the logits rows logits_start .. + R of the step being planned. rows: those that
+        it computes, where they are not the present ones."""
+        rows = self.rows if rows is None else rows
+        generated = rows.generated
         history = None if self._generated is None else self._generated[:, :generated]
         return SelectionRequest(
             group_id=self.number,
             logits_start=logits_start,
-            rows=self.num_rows,
-            choice=self.policy.choose(self.rows),
+            rows=rows.num_rows,
+            choice=self.policy.choose(rows),
             processors=self.request.processors,
             prompt=self.request.prompt,
             generated=history,

@@ -25,6 +25,11 @@ class Moving:
         self._groups.append(group)
         self._parents.append(parents)
 
+    @property
+    def parents(self) -> dict[int, I32]:
+        """Of each group that was added and has not ended, by number: the rows that its next ones continue."""
+        return {group.number: of for group, of in zip(self._groups, self._parents, strict=True)}
+
     def finish(self) -> list[tuple[SequenceGroup, Exception]]:
         """Moves them. Returns the groups whose parents are none of their rows, and why."""
         found = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -38,6 +38,9 @@ class Moves:
     swapped: list[SequenceGroup] = field(default_factory=list)
     """Groups that exist nowhere else than in what swap_out and swap_in have still to move."""
 
+    def __bool__(self) -> bool:
+        return any((self.copies, self.swap_out, self.swap_in, self.zero_blocks, self.swapped))
+
 
 @dataclass(slots=True)
 class PlanBuilder:
@@ -63,6 +66,9 @@ class PlanBuilder:
     _positions: list[I64] = field(default_factory=list)
     _slots: list[I64] = field(default_factory=list)
     _segment_ids: list[I64] = field(default_factory=list)
+    _sources: I64 | None = None
+    left: Mapping[int, I32] = field(default_factory=dict)
+    """Of groups of which rows have ended since the step was planned, by number: the rows that go on."""
     rows: int = 0
     """Tokens whose logits are wanted."""
     segment_tokens: int = 0
@@ -72,6 +78,11 @@ class PlanBuilder:
     @property
     def tokens(self) -> int:
         return self.rows + self.segment_tokens
+
+    @property
+    def selections(self) -> Sequence[SelectionRequest]:
+        """One for each of `groups`."""
+        return self._selections
 
     def decode(self, group: SequenceGroup, table: BlockTable, slots: I64, copies: BlockMoves) -> None:
         """All rows of `group` compute their last token, into `slots` [R, 1]."""
@@ -93,22 +104,47 @@ class PlanBuilder:
     ) -> None:
         """All rows of these groups compute their last token. Groups that can't say what they want of the step
         join `broken` and are not in it."""
-        first, kept = self.rows, []
+        selections, kept, row = [], [], self.rows
         for place, (group, table) in enumerate(zip(groups, tables, strict=True)):
             try:
-                self._selections.append(group.selection_request(self.rows))
+                selections.append(group.selection_request(row))
             except Exception as error:
                 self.broken.append((group, error))
                 continue
             kept.append(place)
-            self._decodes.append(DecodeRows(self.rows, table.trunk, table.tails, table.length))
-            self._ids.append(group.last_token)
-            self.rows += len(table.tails)
+            row += len(table.tails)
         if len(kept) < len(groups):
             extended = extended.only(kept, [len(t.tails) for t in tables])
             groups, tables = [groups[i] for i in kept], [tables[i] for i in kept]
-        if self.rows == first:
-            return
+        if groups:
+            self._ids += [group.last_token for group in groups]
+            self._decode_rows(groups, tables, extended, selections)
+
+    def decode_ahead(
+        self,
+        groups: Sequence[SequenceGroup],
+        tables: Sequence[BlockTable],
+        extended: Extensions,
+        selections: Sequence[SelectionRequest],
+        sources: Sequence[I64],
+    ) -> None:
+        """All rows of these groups compute the tokens that the step before draws for them: see
+        StepPlan.token_source."""
+        self._sources = np.concatenate(sources)
+        self._ids.append(np.zeros(len(self._sources), np.int64))
+        self._decode_rows(groups, tables, extended, selections)
+
+    def _decode_rows(
+        self,
+        groups: Sequence[SequenceGroup],
+        tables: Sequence[BlockTable],
+        extended: Extensions,
+        selections: Sequence[SelectionRequest],
+    ) -> None:
+        self._selections += selections
+        for table in tables:
+            self._decodes.append(DecodeRows(self.rows, table.trunk, table.tails, table.length))
+            self.rows += len(table.tails)
         rows, lengths = [len(t.tails) for t in tables], [t.length for t in tables]
         self.reads.rows(rows, lengths, [g.reorders for g in groups])
         self._positions.append((np.array(lengths) - 1).repeat(rows))
@@ -189,6 +225,7 @@ class PlanBuilder:
             swap_out=BlockMoves.concat(self.moves.swap_out),
             swap_in=BlockMoves.concat(self.moves.swap_in),
             zero_blocks=np.concatenate([np.empty(0, np.int32), *self.moves.zero_blocks]),
+            token_source=self._sources,
         )
 
 

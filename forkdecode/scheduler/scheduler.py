@@ -14,20 +14,22 @@ from forkdecode.errors import CapacityError, ForkdecodeError, GroupFailedError, 
 from forkdecode.kv.block_pool import BlockPool
 from forkdecode.kv.bytes_moved import BytesMoved
 from forkdecode.kv.prefix_cache import PrefixCache
-from forkdecode.kv.step_reads import KvLayers, StepReads
+from forkdecode.kv.step_reads import KvLayers
 from forkdecode.kv.swap import HostPool
 from forkdecode.results import EngineStats
 from forkdecode.scheduler.admission import Admission
+from forkdecode.scheduler.ahead import narrowed
 from forkdecode.scheduler.batching import Batcher
 from forkdecode.scheduler.commit import commit_selection, started
-from forkdecode.scheduler.commit_together import all_going_on, commit_going_on
+from forkdecode.scheduler.commit_together import all_going_on, beam_events, commit_going_on
 from forkdecode.scheduler.events import CandidateRecord, GroupEvent, GroupFailed, GroupFinished
 from forkdecode.scheduler.group import SequenceGroup
 from forkdecode.scheduler.held_rows import HeldRows
 from forkdecode.scheduler.keeping import check_keep, hold_live, take_back
 from forkdecode.scheduler.moving import Moving
 from forkdecode.scheduler.outcome import partial_records, records
-from forkdecode.scheduler.plan import Moves, PlanBuilder
+from forkdecode.scheduler.plan import PlanBuilder
+from forkdecode.scheduler.planner import Planner
 from forkdecode.scheduler.preemption import PreemptionCost, Preemptor
 from forkdecode.scheduler.request import DecodeRequest, TreeOp, check_capacity
 from forkdecode.scheduler.snapshot import snapshot
@@ -35,6 +37,7 @@ from forkdecode.scheduler.stats import Counters
 from forkdecode.step import StepOutput, StepPlan
 from forkdecode.strategies.factory import make_policy
 from forkdecode.strategies.policy import Policy
+from forkdecode.strategies.together import GoingOn
 
 QUEUE_RETRY = 1.0
 """Seconds after which a full queue may have room again."""
@@ -43,8 +46,10 @@ QUEUE_RETRY = 1.0
 class Scheduler:
     """Owns every group from `add` to its last event. Not thread-safe.
 
-    Call schedule(), execute the plan, then commit(output), or abort(cause) if it failed. layers: of the
-    model, for the statistics alone, which count the bytes of steps whose output tells what was read.
+    Call schedule(), execute the plan, then commit(output), or abort(cause) if it failed. Between the two
+    schedule_ahead() may be called, once; what it plans is executed and committed next, in place of what
+    schedule() would say. layers: of the model, for the statistics alone, which count the bytes of steps whose
+    output tells what was read.
     """
 
     def __init__(
@@ -70,18 +75,18 @@ class Scheduler:
         admission = Admission(self.pool, self.cache, held, self._preemptor, counters, config.watermark)
         self._batcher = Batcher(config, self.pool, admission, held, self._preemptor, counters, clock)
         self._groups: dict[str, SequenceGroup] = {}
-        self._builder: PlanBuilder | None = None
-        self._moves = Moves()
+        self._planner = Planner(self.pool, self._batcher, counters, layers)
         self._failures: list[GroupEvent] = []
+        self._untold: list[tuple[SequenceGroup, GoingOn]] = []
         self._idle_steps = 0
         self._number = 0
-        self._step = 0
 
     # -- requests ---------------------------------------------------------------------------------
 
     @property
     def has_work(self) -> bool:
-        return bool(self._batcher.running or len(self._batcher.waiting) or self._failures)
+        waiting, planned = len(self._batcher.waiting), self._planner.has_planned
+        return bool(self._batcher.running or waiting or self._failures or planned)
 
     def check_request(self, request: DecodeRequest) -> None:
         """Raises CapacityError for a request that the pool could never serve, InvalidRequestError for one
@@ -112,14 +117,15 @@ class Scheduler:
         group = SequenceGroup(self._number, request, _policy(request), self._clock())
         self._groups[request.request_id] = group
         self.held.released.enter(group.number, request)
-        self._batcher.waiting.push(group, self._step)
+        self._batcher.waiting.push(group, self._planner.step)
 
     def cancel(self, request_id: str) -> list[GroupEvent]:
         """Ends a request between two steps and frees all it holds; unknown ids are ignored."""
         group = self._groups.get(request_id)
         if group is None:
             return []
-        return [self._fail(group, Cancelled("the request was cancelled", request_id=request_id))]
+        error = Cancelled("the request was cancelled", request_id=request_id)
+        return [*self.tell(), self._fail(group, error)]
 
     def tree(self, op: TreeOp) -> None:
         """Shares or releases what nodes hold, between two steps."""
@@ -140,23 +146,20 @@ class Scheduler:
 
     def schedule(self) -> StepPlan | None:
         """The next step's plan, or None when nothing can run."""
-        self._step += 1
-        self.pool.begin_step()
-        reads = StepReads(self._layers, self.pool.block_size)
-        builder = PlanBuilder(self._step, self.pool.block_size, self._moves, reads)
-        self._builder = builder
-        self._batcher.fill(builder)
+        plan, builder = self._planner.plan()
         stands = self._groups and not builder.tokens and not builder.broken
         self._idle_steps = self._idle_steps + 1 if stands else 0
         if self._idle_steps > 1:
             self._unblock()
-        plan = builder.build()
-        if plan is not None:
-            self._moves = Moves()
         # Only now: the plan may hold part of their prefill, and blocks freed here are not in it again.
         for group, error in builder.broken:
             self._failures.append(self._internal(group, error))
         return plan
+
+    def schedule_ahead(self) -> StepPlan | None:
+        """The plan of the step after the one that runs, but for its tokens: see scheduler.ahead. None where
+        it is not known, or something else is to be done first."""
+        return None if self._failures else self._planner.plan_ahead()
 
     def _unblock(self) -> None:
         """Nothing can run. Under overcommit the first group has outgrown the pool: it ends. (Blocks
@@ -180,19 +183,35 @@ class Scheduler:
 
     def commit(self, output: StepOutput) -> list[GroupEvent]:
         """Carries out what the step's results mean; what happened, in order."""
+        return [*self.carry_out(output), *self.tell()]
+
+    def tell(self) -> list[GroupEvent]:
+        """What streamed beams have still to say of the step that was carried out last, once. It takes long,
+        and changes nothing that schedule() plans with."""
+        told, self._untold = self._untold, []
+        return [event for group, going in told for event in beam_events(group, going)]
+
+    def carry_out(self, output: StepOutput) -> list[GroupEvent]:
+        """commit(), but for what tell() says."""
         builder, now = self._end_step(output), self._clock()
-        events = self.drain_failures()
+        events = [*self.tell(), *self.drain_failures()]
         touched = [g for g in builder.touched if g.request.request_id in self._groups]
         events += [started(g) for g in touched if g.request.stream and not g.announced]
         self._counters.count_blocks(touched, self.pool.block_size)
         moving = Moving()
-        together = all_going_on(builder.groups, output.results)
-        for group, result, going in zip(builder.groups, output.results, together, strict=True):
-            if group.table is None:  # an earlier one of its selections has failed
+        results = [
+            narrowed(result, builder.left[group.number]) if group.number in builder.left else result
+            for group, result in zip(builder.groups, output.results, strict=True)
+        ]
+        together = all_going_on(builder.groups, results)
+        for group, result, going in zip(builder.groups, results, together, strict=True):
+            if group.table is None:  # it has ended since, or an earlier one of its selections has failed
                 continue
             try:
                 if going is not None:
                     events += commit_going_on(group, result, going, moving)
+                    if group.beam_stream is not None:
+                        self._untold.append((group, going))
                     continue
                 found, done = commit_selection(group, result, self.cache, self.held, moving, now)
                 events += found
@@ -203,14 +222,17 @@ class Scheduler:
                 events.append(self._fail(group, error))
             except Exception as error:
                 events.append(self._internal(group, error))
-        return events + [self._internal(group, error) for group, error in moving.finish()]
+        wrong = moving.finish()
+        self._planner.moved(moving.parents)
+        self._untold = [one for one in self._untold if not any(one[0] is group for group, _ in wrong)]
+        return events + [self._internal(group, error) for group, error in wrong]
 
     def abort(self, cause: Exception) -> list[GroupEvent]:
         """The step failed as a whole: its groups end with GroupFailedError, all others go on. So do
         groups end that were to be swapped by it, for nobody knows how far it came."""
         builder = self._end_step(None)
-        events = self.drain_failures()
-        self._moves.zero_blocks += builder.moves.zero_blocks
+        events = [*self.tell(), *self.drain_failures()]
+        self._planner.moves.zero_blocks += builder.moves.zero_blocks
         for group in [*builder.touched, *builder.moves.swapped]:
             if self._groups.get(group.request_id) is group:
                 error = _caused(f"the model failed in step {builder.step}", cause, group.request_id)
@@ -224,12 +246,7 @@ class Scheduler:
 
     def _end_step(self, output: StepOutput | None) -> PlanBuilder:
         """What ran, or was to; output: None where the step failed."""
-        builder = self._builder
-        if builder is None:
-            raise RuntimeError("commit and abort need a schedule before them")
-        self._builder = None
-        # Its copies have run: an engine that goes idle now holds nothing for their sake.
-        self.pool.begin_step()
+        builder = self._planner.end()
         self.host.moved()
         if output is None:
             self.held.failed()
@@ -260,7 +277,7 @@ class Scheduler:
         held = np.empty(0, np.int32) if table is None else np.unique(table.references())
         self._release(group)
         # Its blocks may hold NaN, and a masked slot still takes part in a sum as 0 * NaN.
-        self._moves.zero_blocks.append(held[self.pool.ref_count[held] == 0])
+        self._planner.moves.zero_blocks.append(held[self.pool.ref_count[held] == 0])
         self._counters.failed_groups += 1
         self._counters.generated_tokens += group.costs.generated_tokens
         usage = group.costs.usage(group.request.prompt_len, group.rows.generated, self._clock())
@@ -273,7 +290,7 @@ class Scheduler:
         if group.table is not None:
             group.table.release()
             group.table = None
-        self._preemptor.drop(group, self._moves)
+        self._preemptor.drop(group, self._planner.moves)
         self._batcher.remove(group)
         self.held.released.leave(group.request)
         del self._groups[group.request_id]

@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 import torch
 from numpy.typing import NDArray
 
-from forkdecode_kernels.transfer import to_device, to_host
+from forkdecode_kernels.transfer import on_its_way, to_device
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -102,10 +102,21 @@ def alone(call: Call[T], values: torch.Tensor) -> T:
 
 def together(jobs: Sequence[tuple[Call[T], Source]], device: torch.device) -> list[T]:
     """Runs all, with one copy to the device and one back; more where an operation says so."""
+    return begun(jobs, device)()
+
+
+def begun(jobs: Sequence[tuple[Call[T], Source]], device: torch.device) -> Callable[[], list[T]]:
+    """Starts what `together` runs; what waits for it and reads it."""
     sent = taken(to_device([a for call, _ in jobs for a in call.arrays], device))
     launched = [call.launch(source, sent(len(call.arrays))) for call, source in jobs]
-    told = taken(to_host([t for tensors in launched for t in tensors]))
-    return [call.read(told(len(tensors))) for (call, _), tensors in zip(jobs, launched, strict=True)]
+    arrived = on_its_way([t for tensors in launched for t in tensors])
+    counts = [len(tensors) for tensors in launched]
+
+    def read() -> list[T]:
+        told = taken(arrived())
+        return [call.read(told(count)) for (call, _), count in zip(jobs, counts, strict=True)]
+
+    return read
 
 
 def taken(values: Sequence[X]) -> Callable[[int], list[X]]:

@@ -62,10 +62,12 @@ class Draws:
 
 
 class Distribution(NamedTuple):
-    """What draws leave on the device: the distribution [m, V] if asked for, logsumexp [m] of the rows."""
+    """What draws leave on the device: the distribution [m, V] if asked for, logsumexp [m] of the rows, the
+    tokens [N]."""
 
     logprobs: torch.Tensor | None
     logsumexp: torch.Tensor
+    tokens: torch.Tensor
 
 
 def filtered_draw(
@@ -164,7 +166,7 @@ def kernel_call(draws: DrawRows, uniform: NDArray[np.float64], *, distribution: 
         source.values, rows, children, fast.DrawSettings(*sent[3:]), uniforms, distribution=distribution
     )
     raw = _raw_there(source, rows, children, drawn.tokens, drawn.logsumexp)
-    kept = Distribution(drawn.distribution, drawn.logsumexp)
+    kept = Distribution(drawn.distribution, drawn.logsumexp, drawn.tokens)
     told = yield Keeping([drawn.tokens, drawn.logprobs, raw, drawn.logsumexp, drawn.status], kept)
     tokens, logprobs, raws, lse, status = told
     return Draws(tokens, logprobs, raws, lse, status.astype(np.uint8), drawn.distribution)
@@ -187,7 +189,7 @@ def sorted_call(draws: DrawRows, uniform: NDArray[np.float64], *, distribution: 
     tokens, logprobs, lse, status = (torch.cat([p[i] for p in parts]) for i in range(4))
     dense = torch.cat([p[4] for p in parts]) if distribution else None
     raw = _raw_there(source, rows, children, tokens, lse)
-    told = yield Keeping([tokens, logprobs, raw, lse, status], Distribution(dense, lse))
+    told = yield Keeping([tokens, logprobs, raw, lse, status], Distribution(dense, lse, tokens))
     drawn: tuple[NDArray[Any], ...] = tuple(told)
     return Draws(drawn[0], drawn[1], drawn[2], drawn[3], drawn[4], dense)
 

@@ -7,7 +7,7 @@ writes by itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,28 +32,45 @@ def to_device(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[torc
 
 def to_host(tensors: Sequence[torch.Tensor]) -> list[NDArray[Any]]:
     """Each tensor as an array, by one copy. All are of one device; bool comes as bool."""
+    return on_its_way(tensors)()
+
+
+def on_its_way(tensors: Sequence[torch.Tensor]) -> Callable[[], list[NDArray[Any]]]:
+    """Starts to_host's copy; what waits for it, and for no work that comes after it."""
     if not tensors:
-        return []
+        return list
     # The wide ones first: so each begins at a multiple of its elements' size, with nothing between.
     order = sorted(range(len(tensors)), key=lambda i: -tensors[i].element_size())
     flat = [tensors[i].contiguous().view(-1, 1).view(torch.uint8).view(-1) for i in order]
-    host = _arrived(torch.cat(flat))
     ends = np.cumsum([len(f) for f in flat])
-    found: list[NDArray[Any]] = [host] * len(tensors)
-    for i, part, end in zip(order, flat, ends, strict=True):
-        t = tensors[i]
-        found[i] = host[end - len(part) : end].view(_NUMPY[t.dtype]).reshape(t.shape)
-    return found
+    kinds = [(tensors[i].dtype, tensors[i].shape) for i in order]
+    arrived = _sent(torch.cat(flat))
+
+    def read() -> list[NDArray[Any]]:
+        host = arrived()
+        found: list[NDArray[Any]] = [host] * len(order)
+        for i, (dtype, shape), end in zip(order, kinds, ends, strict=True):
+            size = dtype.itemsize * shape.numel()
+            found[i] = host[end - size : end].view(_NUMPY[dtype]).reshape(shape)
+        return found
+
+    return read
 
 
-def _arrived(packed: torch.Tensor) -> NDArray[Any]:
-    """The bytes in memory of their own: page-locked memory is for the next step's."""
+def _sent(packed: torch.Tensor) -> Callable[[], NDArray[Any]]:
+    """What waits for the bytes: in memory of their own, for page-locked memory is for the next step's."""
     if packed.device.type != "cuda":
-        return np.asarray(packed.cpu().numpy())
+        here = np.asarray(packed.cpu().numpy())
+        return lambda: here
     host = torch.empty(packed.shape, dtype=torch.uint8, pin_memory=True)
     host.copy_(packed, non_blocking=True)
-    torch.cuda.current_stream(packed.device).synchronize()
-    return np.array(host.numpy())
+    done = torch.cuda.current_stream(packed.device).record_event()
+
+    def arrived() -> NDArray[Any]:
+        done.synchronize()
+        return np.array(host.numpy())
+
+    return arrived
 
 
 def _host_bytes(size: int, device: torch.device) -> torch.Tensor:

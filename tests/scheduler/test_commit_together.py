@@ -49,13 +49,13 @@ def requests(stream: bool, **options: Any) -> list[DecodeRequest]:
 
 
 def all_events(asked: Sequence[DecodeRequest], **config: Any) -> list[list[str]]:
-    """Of each step."""
+    """Of each step, those of a request together."""
     engine = toy_engine(**config)
     for one in asked:
         engine.submit(one)
     steps = []
     while engine.has_work:
-        steps.append([shown(event) for event in engine.step()])
+        steps.append([shown(e) for e in sorted(engine.step(), key=lambda e: e.request_id)])
         engine.scheduler.check()
     assert_idle(engine)
     return steps

@@ -146,7 +146,7 @@ def test_what_siblings_share_goes_to_the_host_once_and_is_rebuilt_once() -> None
         leaves = tree.decode(0, n=4, max_tokens=9)
         unique = tree.engine.stats().held_blocks
         scheduler = tree.engine.scheduler
-        scheduler.held.reclaim(scheduler.pool.num_blocks, (), scheduler._moves)
+        scheduler.held.reclaim(scheduler.pool.num_blocks, (), scheduler._planner.moves)
         assert tree.engine.stats().held_blocks == 0
         for leaf in leaves:
             tree.decode(leaf, max_tokens=1)
@@ -165,7 +165,7 @@ def test_a_dropped_node_is_found_in_the_prefix_cache() -> None:
     tree = Tree(preemption="recompute")
     [leaf] = tree.decode(0, max_tokens=9)
     scheduler = tree.engine.scheduler
-    scheduler.held.reclaim(scheduler.pool.num_blocks, (), scheduler._moves)
+    scheduler.held.reclaim(scheduler.pool.num_blocks, (), scheduler._planner.moves)
     assert tree.engine.stats().used_blocks == 0
     tree.decode(leaf)
     assert tree.engine.stats().rebuilt_tokens == (len(PROMPT) + 9 - 1) % 4
@@ -176,7 +176,7 @@ def test_a_running_groups_swap_is_worth_more_than_nodes_in_host_memory() -> None
     tree = Tree(num_blocks=400, host_slots=12, preemption="swap", prefix_cache=False)
     [leaf] = tree.decode(0, max_tokens=9)
     scheduler = tree.engine.scheduler
-    scheduler.held.reclaim(400, (), scheduler._moves)
+    scheduler.held.reclaim(400, (), scheduler._planner.moves)
     what = request("x", [5] * 30, Greedy(), max_tokens=9)
     tree.engine.submit(what)
     tree.engine.step()
@@ -213,7 +213,7 @@ def test_candidates_that_do_not_come_back_leave_nothing() -> None:
     tree.engine.submit(what)
     kept = tree.take(what, run(tree.engine)[what.request_id])
     assert set(tree.engine.scheduler.held._rows) == {node(0), *map(node, kept)}
-    tree.engine._runner.fail_at = {tree.engine.scheduler._step + 3}  # type: ignore[attr-defined]
+    tree.engine._runner.fail_at = {tree.engine.scheduler._planner.step + 3}  # type: ignore[attr-defined]
     failing = tree.command(0, Sample(n=4, seed=3), eos=list(range(8)), max_tokens=30)
     tree.engine.submit(failing)
     failed = run(tree.engine)[failing.request_id]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,8 +32,8 @@ from forkdecode.step import (
     TopK,
     TopLogprobs,
 )
-from forkdecode_kernels.calls import Call, Source, Steps, in_parts, taken, together
-from forkdecode_kernels.draw import is_sorted
+from forkdecode_kernels.calls import Call, Keeping, Source, Steps, begun, in_parts, taken
+from forkdecode_kernels.draw import Distribution, is_sorted
 
 _KINDS: dict[type[Choice], tuple[Kind[Any], Any]] = {
     Draw: (DRAWS, check_draw),
@@ -44,13 +44,23 @@ _KINDS: dict[type[Choice], tuple[Kind[Any], Any]] = {
 }
 
 
+class Selecting(NamedTuple):
+    """Selections under way. results: waits for them. drawn: on the device, the token that each row of the
+    logits draws, below 0 where it draws none; None unless each draws one, all in one way."""
+
+    results: Callable[[], tuple[SelectionResult, ...]]
+    drawn: torch.Tensor | None = None
+
+
 def select_on_device(
     logits: torch.Tensor, requests: Sequence[SelectionRequest]
 ) -> tuple[SelectionResult, ...]:
-    """As `select`. What a group gets depends on its own rows and request alone.
+    """As `select`. What a group gets depends on its own rows and request alone."""
+    return begin_on_device(logits, requests).results()
 
-    Constraints are waited for first: the device is at the forward pass meanwhile.
-    """
+
+def begin_on_device(logits: torch.Tensor, requests: Sequence[SelectionRequest]) -> Selecting:
+    """Starts the selections. Constraints are waited for first: the device is at the forward pass by then."""
     logits = logits if logits.stride(1) == 1 else logits.contiguous()
     done: dict[int, SelectionResult] = {}
     ready: list[tuple[int, SelectionRequest]] = []
@@ -61,28 +71,59 @@ def select_on_device(
             ready.append((i, found))
         except Exception as error:
             done[i] = failed(request, error)
-    _serve(logits, ready, done)
-    return tuple(done[i] for i in range(len(requests)))
+    finish, drawn = _begin(logits, ready, done)
+
+    def results() -> tuple[SelectionResult, ...]:
+        finish()
+        return tuple(done[i] for i in range(len(requests)))
+
+    one_each = drawn is not None and len(drawn) == len(logits) and all(map(_stays, requests))
+    return Selecting(results, drawn if one_each else None)
 
 
-def _serve(
+def _stays(request: SelectionRequest) -> bool:
+    """Whether each row of a group draws one token."""
+    source = request.choice.source if isinstance(request.choice, Draw) else ()
+    return np.array_equal(source, np.arange(request.rows))
+
+
+def _begin(
     logits: torch.Tensor, work: Sequence[tuple[int, SelectionRequest]], done: dict[int, SelectionResult]
-) -> None:
+) -> tuple[Callable[[], None], torch.Tensor | None]:
+    """Starts the selections of `work`: what has their results done, and, where all are draws of one kind, the
+    tokens on the device."""
     sets: dict[tuple[Any, ...], list[tuple[int, SelectionRequest]]] = {}
     for i, request in work:
         sets.setdefault(_way(request), []).append((i, request))
     try:
         calls = [_chosen(way, [r for _, r in own], logits.shape[1]) for way, own in sets.items()]
-        found = together([(call, Source(logits)) for call in calls], logits.device)
-        for own, results in zip(sets.values(), found, strict=True):
-            done.update(zip((i for i, _ in own), results, strict=True))
+        read = begun([(call, Source(logits)) for call in calls], logits.device)
     except Exception as error:
-        if len(work) == 1:
-            done[work[0][0]] = failed(work[0][1], error)
-            return
-        # One of them is at fault: alone, each of the others gets what it would have got together.
-        for one in work:
-            _serve(logits, [one], done)
+        _blame(logits, work, error, done)
+        return lambda: None, None
+
+    def finish() -> None:
+        try:
+            for own, results in zip(sets.values(), read(), strict=True):
+                done.update(zip((i for i, _ in own), results, strict=True))
+        except Exception as error:
+            _blame(logits, work, error, done)
+
+    return finish, calls[0].kept if len(calls) == 1 else None
+
+
+def _blame(
+    logits: torch.Tensor,
+    work: Sequence[tuple[int, SelectionRequest]],
+    error: Exception,
+    done: dict[int, SelectionResult],
+) -> None:
+    """One of them is at fault: alone, each of the others gets what it would have got together."""
+    if len(work) == 1:
+        done[work[0][0]] = failed(work[0][1], error)
+        return
+    for one in work:
+        _begin(logits, [one], done)[0]()
 
 
 def _way(request: SelectionRequest) -> tuple[Any, ...]:
@@ -124,7 +165,8 @@ def _chosen(
         shown = kind.shown(main.kept) if kind.shown is not None else None
         of = chosen_from if shown is None else Source(shown)
         told.append(after.launch(of, take(len(after.arrays))))
-    take = taken((yield [t for tensors in told for t in tensors]))
+    drawn = main.kept.tokens if isinstance(main.kept, Distribution) else None
+    take = taken((yield Keeping([t for tensors in told for t in tensors], drawn)))
     read = [call.read(take(len(tensors))) for call, tensors in zip(calls, told, strict=True)]
     sums = read.pop(0) if values is not None else None
     tops = _tops(read[1], read[2] if after is not None else read[1])

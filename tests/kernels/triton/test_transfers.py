@@ -253,7 +253,7 @@ def test_one_wrong_group_fails_alone() -> None:
 def test_the_count_sees_a_look_at_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     from forkdecode.sampling.device import select as device
 
-    whole = device.together
+    whole = device.begun
 
     def with_a_look(jobs: Any, where: torch.device) -> Any:
         values = jobs[0][1].values
@@ -261,7 +261,7 @@ def test_the_count_sees_a_look_at_the_device(monkeypatch: pytest.MonkeyPatch) ->
         assert len(values[values > 0])
         return whole(jobs, where)
 
-    monkeypatch.setattr(device, "together", with_a_look)
+    monkeypatch.setattr(device, "begun", with_a_look)
     asked = [request(0, CHOICES["rows"])]
     with Copies() as copies:
         select_on_device(logits_for(asked), asked)

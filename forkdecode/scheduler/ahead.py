@@ -1,0 +1,87 @@
+"""The step after the one that runs, planned before anybody knows what that one chooses.
+
+Samples go on in their places whatever they draw, unless they end. So where a step is all samples, the next
+one's rows, positions, slots and draws are known; its tokens are on the device, which takes them from there
+(StepPlan.token_source). A row that turns out to have ended has been computed for nothing, and nobody sees it:
+it writes to blocks that are its own until its group lets go of them, and who gets them next writes later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from forkdecode.kv.table_batch import count_all, extend_all, room_for_all
+from forkdecode.scheduler.group import SequenceGroup
+from forkdecode.scheduler.plan import PlanBuilder
+from forkdecode.step import I32, Draw, SelectionResult
+
+
+def fill_ahead(builder: PlanBuilder, running: PlanBuilder, groups: Sequence[SequenceGroup]) -> bool:
+    """Plans the step after `running`, which has not been committed, if it is known. groups: all that have a
+    table. False, with nothing done, if it is not."""
+    if running.segment_tokens or len(running.groups) != len(running.touched):
+        return False
+    there = {group.number for group in groups}
+    if there - {group.number for group in running.groups}:
+        return False
+    pairs = [(g, s) for g, s in zip(running.groups, running.selections, strict=True) if g.number in there]
+    if not all(isinstance(s.choice, Draw) and _draws_on(g) for g, s in pairs):
+        return False
+    pairs = [(g, s) for g, s in pairs if g.rows.generated + 1 < g.request.options.max_tokens]
+    tables = [g.table for g, _ in pairs if g.table is not None]
+    if not pairs or not room_for_all(tables):
+        return False
+    row, selections, sources = 0, [], []
+    for group, selection in pairs:
+        rows = replace(group.rows, generated=group.rows.generated + 1, position=group.rows.position + 1)
+        selections.append(group.selection_request(row, rows))
+        left = running.left.get(group.number, np.arange(rows.num_rows, dtype=np.int32))
+        sources.append(selection.logits_start + left.astype(np.int64))
+        row += rows.num_rows
+        group.last_step = builder.step
+    extended = extend_all(tables)
+    count_all(tables)
+    for (group, _), copies in zip(pairs, extended.counts, strict=True):
+        group.costs.copies += copies
+    builder.decode_ahead([g for g, _ in pairs], tables, extended, selections, sources)
+    return True
+
+
+def _draws_on(group: SequenceGroup) -> bool:
+    """Whether the group's rows stay where they are until they end, and what they draw from depends on nothing
+    but how many tokens there are."""
+    return (
+        group.plain
+        and group.prompt_done
+        and group.rows.generated > 0
+        and not group.request.processors.reads_history
+        and not group.pending
+    )
+
+
+def narrowed(result: SelectionResult, rows: I32) -> SelectionResult:
+    """Of the draws for a group's rows, those for `rows` of them, which are all that it has left, in order."""
+    if result.error is not None:
+        return result
+    kept = np.isin(result.rows, rows)
+    top = result.top
+    return replace(
+        result,
+        rows=np.searchsorted(rows, result.rows[kept]).astype(np.int32),
+        tokens=result.tokens[kept],
+        logprobs=result.logprobs[kept],
+        selection_logprobs=result.selection_logprobs[kept],
+        scores=result.scores[kept],
+        top=None
+        if top is None
+        else replace(
+            top,
+            raw_ids=top.raw_ids[rows],
+            raw=top.raw[rows],
+            processed_ids=top.processed_ids[rows],
+            processed=top.processed[rows],
+        ),
+    )
