@@ -10,25 +10,29 @@ from benchmarks.report_layout import table
 PAGE = """\
 # GPU kernels, compiled ahead of time
 
-What each kernel takes in every configuration that ships, read from the machine code:
+The resources that each kernel uses in every configuration that ships, read from the machine code. This page
+is written by
 
     python benchmarks/aot_report.py --json report.json --markdown docs/kernels.md
 
-writes this page. It needs no GPU, and fails where a kernel spills registers to memory, needs more shared
-memory than the target gives a program, or moves bulk data without 16-byte loads, or with some of less than
-4 bytes. Registers are those of a thread (on gfx942 accumulators included, and the lanes of vector registers
-in which some kernels keep scalar ones); occupancy is resident warps of those that the GPU can hold.
-Attention: 8 kv heads; 4 query heads for each, unless a row names another group (G), and blocks of 16
-tokens, unless it names another size (S); "small" and "large" are the two tile shapes (16 rows, and 64 or as
-the registers allow). A group larger than the small tile takes the large one for both, and one larger than
-that is cut into equal shares, a program each, as are the 71 of Falcon-7B. Selection: a vocabulary of up to
-262,144; "odd rows" begin at addresses of no known alignment, as where a vocabulary is no multiple of 8. No
-speed can be read off here: `benchmarks/gpu_check.py` measures it where there is a GPU.
+which needs no GPU. It fails if a kernel spills registers to memory, needs more shared memory than the target
+gives a program, or moves bulk data without 16-byte loads, or with some of less than 4 bytes.
+
+- **Registers** are per thread (on gfx942 including accumulators, and the lanes of vector registers in which
+  some kernels keep scalar ones). **Occupancy** is the fraction of the GPU's possible warps that are resident.
+- **Attention:** 8 kv heads; 4 query heads for each unless a row names another group (G); blocks of 16 tokens
+  unless it names another size (S). "small" and "large" are the two tile shapes (16 rows, and 64 or as many as
+  the registers allow). A group larger than the small tile uses the large one for both; one larger than that
+  is cut into equal shares, one program each, like the 71 of Falcon-7B.
+- **Selection:** a vocabulary of up to 262,144. "odd rows" begin at addresses of unknown alignment, as with a
+  vocabulary that is not a multiple of 8.
+
+Speed cannot be read off here: `benchmarks/gpu_check.py` measures it on a machine with a GPU.
 
 ## Compilers
 
-What another Triton makes of the same is counted with `--also other.json`, where `other.json` is what the
-command wrote with `--json` under that one.
+To add another version of Triton to this table, run the command under it with `--json other.json`, and then
+here with `--also other.json`.
 
 {compilers}
 
