@@ -315,10 +315,8 @@ class AsyncClient:
     def _seconds(self, timeout: float | None) -> float | None:
         return self._settings.timeout if timeout is None else check_timeout("timeout", timeout)
 
-    async def _ask(
-        self, method: str, message: Any, timeout: float | None = None, request_id: str | None = None
-    ) -> Any:
-        return await self._transport.unary(method, message, self._seconds(timeout), request_id)
+    async def _ask(self, method: str, message: Any, timeout: float | None = None) -> Any:
+        return await self._transport.unary(method, message, self._seconds(timeout))
 
     async def _tree(self, begin: pb.TreeCommand, timeout: float | None) -> AsyncTree:
         link = await AsyncRemoteLink.open(self, self._transport, begin, self._seconds(timeout))

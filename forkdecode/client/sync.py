@@ -317,12 +317,10 @@ class Client:
     def _seconds(self, timeout: float | None) -> float | None:
         return self._settings.timeout if timeout is None else check_timeout("timeout", timeout)
 
-    def _ask(
-        self, method: str, message: Any, timeout: float | None = None, request_id: str | None = None
-    ) -> Any:
+    def _ask(self, method: str, message: Any, timeout: float | None = None) -> Any:
         seconds = self._seconds(timeout)
         link = self._link
-        return link.loop.call(lambda: link.transport.unary(method, message, seconds, request_id))
+        return link.loop.call(lambda: link.transport.unary(method, message, seconds))
 
     def _tree(self, begin: pb.TreeCommand, timeout: float | None) -> Tree:
         link = self._link

@@ -16,7 +16,7 @@ from forkdecode.client.settings import Settings
 from forkdecode.client.siblings import Siblings
 from forkdecode.client.tree_call import Put as PutTree
 from forkdecode.client.tree_call import TreeCall
-from forkdecode.client.writer import Letter
+from forkdecode.client.writer import Inquiry, Letter
 from forkdecode.client.writing import write
 from forkdecode.errors import (
     CancelledError,
@@ -88,21 +88,25 @@ class Transport:
         method: str,
         message: Any,
         timeout: float | None,
-        request_id: str | None,
         siblings: Siblings | None = None,
+        *,
+        is_named: bool = True,
     ) -> Any:
-        """The answer of a call that has one. siblings: see start. Raises ForkdecodeError."""
+        """The answer of a call that has one. siblings: see start. is_named: see Attempts. Raises
+        ForkdecodeError."""
         self._connected()
-        task = self._task(self._unary(method, message, timeout, request_id, siblings or Siblings()))
+        request_id = getattr(message, "request_id", None)
+        attempts = Attempts(self._settings.retries, timeout, request_id, is_named=is_named)
+        task = self._task(self._unary(method, message, timeout, siblings or Siblings(), attempts))
         return await self._until_closed(task, request_id)
 
-    async def unary_all(self, method: str, messages: Sequence[Any], timeout: float | None) -> list[Any]:
+    async def unary_all(self, method: str, inquiries: Sequence[Inquiry], timeout: float | None) -> list[Any]:
         """The answers of a list of requests that are sent at once, in their order. timeout: for each. The
         first that fails ends the others. Raises ForkdecodeError."""
         siblings = Siblings()
         calls = [
-            asyncio.ensure_future(self.unary(method, message, timeout, message.request_id, siblings))
-            for message in messages
+            asyncio.ensure_future(self.unary(method, one.message, timeout, siblings, is_named=one.is_named))
+            for one in inquiries
         ]
         try:
             return await asyncio.gather(*calls)
@@ -124,24 +128,24 @@ class Transport:
             raise
 
     async def _unary(
-        self, method: str, message: Any, timeout: float | None, request_id: str | None, siblings: Siblings
+        self, method: str, message: Any, timeout: float | None, siblings: Siblings, attempts: Attempts
     ) -> Any:
-        attempts = Attempts(self._settings.retries, timeout)
         while True:
             began = time.monotonic()
             try:
                 with siblings.running():
-                    answer = await getattr(self._stub, method)(
-                        message, timeout=attempts.seconds_left(), metadata=self._settings.metadata
-                    )
+                    call = getattr(self._stub, method)
+                    answer = await call(attempts.addressed(message), **self._how(attempts))
                 siblings.room()
+                if attempts.request_id is not None:
+                    answer.request_id = attempts.request_id
                 return answer
             except grpc.aio.AioRpcError as error:
-                failure = self._told(error, request_id, timeout)
+                failure = self._told(error, attempts, timeout)
             if not isinstance(failure, QueueFullError):
                 siblings.room()
             if not await siblings.again(failure, attempts, time.monotonic() - began):
-                raise failure
+                raise attempts.final(failure)
 
     async def _tree(self, begin: pb.TreeCommand, put: PutTree, timeout: float | None) -> TreeCall:
         attempts = Attempts(self._settings.retries, timeout)
@@ -155,7 +159,7 @@ class Transport:
                     return self._opened(call, first, put)
                 failure: ForkdecodeError = UnavailableError("the server ended the call without a session")
             except grpc.aio.AioRpcError as error:
-                failure = self._told(error, None, timeout)
+                failure = self._told(error, attempts, timeout)
             except TimeoutError as error:
                 failure = DeadlineError(f"timeout: not open after {timeout:g} s", field="timeout")
                 failure.__cause__ = error
@@ -222,13 +226,11 @@ class Transport:
             raise self._cancelled(request_id) from None
 
     async def _decode(self, letter: Letter, put: Put, timeout: float | None, siblings: Siblings) -> None:
-        attempts = Attempts(self._settings.retries, timeout)
+        attempts = Attempts(self._settings.retries, timeout, letter.request_id, is_named=letter.is_named)
         while True:
-            events = Events(letter.strategy)
+            events = Events(letter.strategy, letter.request_id)
             heard, began = False, time.monotonic()
-            call = self._stub.Decode(
-                letter.message, timeout=attempts.seconds_left(), metadata=self._settings.metadata
-            )
+            call = self._stub.Decode(attempts.addressed(letter.message), **self._how(attempts))
             try:
                 with siblings.running():
                     async for message in call:
@@ -238,18 +240,16 @@ class Transport:
                         if found and isinstance(found[-1], Finished):
                             self._see_out(call, siblings)
                             return
-                failure: ForkdecodeError = UnavailableError(
-                    "the server ended the stream without a result", request_id=letter.request_id
-                )
+                failure: ForkdecodeError = UnavailableError("the server ended the stream without a result")
             except grpc.aio.AioRpcError as error:
-                failure = self._told(error, letter.request_id, timeout)
+                failure = self._told(error, attempts, timeout)
             except BaseException:
                 call.cancel()
                 raise
             if heard or not isinstance(failure, QueueFullError):
                 siblings.room()
             if heard or not await siblings.again(failure, attempts, time.monotonic() - began):
-                put(failure)
+                put(attempts.final(failure))
                 return
 
     def _see_out(self, call: Any, siblings: Siblings) -> None:
@@ -259,14 +259,17 @@ class Transport:
         self._endings.add(task)
         task.add_done_callback(self._endings.discard)
 
+    def _how(self, attempts: Attempts) -> dict[str, Any]:
+        """What else the next attempt is called with."""
+        return {"timeout": attempts.seconds_left(), "metadata": self._settings.metadata}
+
     def _told(
-        self, error: grpc.aio.AioRpcError, request_id: str | None, timeout: float | None
+        self, error: grpc.aio.AioRpcError, attempts: Attempts, timeout: float | None
     ) -> ForkdecodeError:
         failure = unknown_host(self._settings.address, error.details() or "") or failure_of(error)
         if isinstance(failure, DeadlineError) and timeout is not None:
             failure = DeadlineError(f"timeout: not done after {timeout:g} s", field="timeout")
-        if failure.request_id is None:
-            failure.request_id = request_id
+        failure.request_id = attempts.request_id or failure.request_id
         failure.__cause__ = error
         return failure
 

@@ -27,11 +27,21 @@ from forkdecode.types import Strategy
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A request ready to be sent. strategy: the caller's, with a scorer if it has one."""
+    """A request ready to be sent. strategy: the caller's, with a scorer if it has one. is_named: whether the
+    caller has chosen the id."""
 
     message: pb.DecodeRequest
     strategy: Strategy
     request_id: str
+    is_named: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Inquiry:
+    """A request for scores, ready to be sent. is_named: see Letter."""
+
+    message: pb.ScoreRequest
+    is_named: bool
 
 
 class Writer:
@@ -59,7 +69,7 @@ class Writer:
             read.prompt, unranked(read.strategy), read.options, read.request_id, read.stream, read.chat
         )
         try:
-            return Letter(decode_request(call), read.strategy, read.request_id)
+            return Letter(decode_request(call), read.strategy, read.request_id, request_id is not None)
         except InvalidRequestError as error:
             error.request_id = read.request_id
             raise
@@ -91,14 +101,15 @@ class Writer:
         priority: int,
         cache_salt: str,
         request_id: Any,
-    ) -> list[pb.ScoreRequest]:
+    ) -> list[Inquiry]:
         """For a prompt or a list of them; see score_each. Raises InvalidRequestError."""
 
-        def make(one: Any, its_own: Any, given_id: Any) -> pb.ScoreRequest:
+        def make(one: Any, its_own: Any, given_id: Any) -> Inquiry:
             name = self._arguments.name(given_id)
             try:
                 call = ScoreCall(one, its_own, top_logprobs, priority, cache_salt, name)
-                return score_request(call, chat=check_bool("chat", chat))
+                message = score_request(call, chat=check_bool("chat", chat))
+                return Inquiry(message, given_id is not None)
             except InvalidRequestError as error:
                 error.request_id = name
                 raise

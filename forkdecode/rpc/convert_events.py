@@ -105,17 +105,17 @@ def _finished_message(result: DecodeResult) -> pb.Finished:
 
 
 class Events:
-    """One stream's messages back to events. strategy: of the request, for its result. request_id: ""
-    until the stream's first message has told it."""
+    """One stream's messages back to events. strategy: of the request, for its result. request_id: what its
+    sender calls it; else "" until the stream's first message has told it."""
 
-    def __init__(self, strategy: Strategy) -> None:
-        self.request_id = ""
+    def __init__(self, strategy: Strategy, request_id: str = "") -> None:
+        self.request_id = request_id
         self._strategy = strategy
 
     def of(self, message: pb.DecodeEvent) -> list[Event]:
         """The events of one message, in order: Started first, a candidate's tokens before its end,
         what is committed before the beams that follow it, Finished last."""
-        self.request_id = name = message.request_id or self.request_id
+        self.request_id = name = self.request_id or message.request_id
         events: list[Event] = []
         if message.HasField("started"):
             events.append(Started(name, message.started.prompt_tokens, message.started.cached_tokens))

@@ -29,6 +29,7 @@ from forkdecode.rpc.v1 import decode_pb2 as pb
 from tests.client.scripted import FINISHED, STARTED, Act, fails, hangs, scripted, sends, silent, status
 
 DOWN = fails(EngineClosedError("the engine died", retry_after=0.01))
+HELD = fails(InvalidRequestError("request_id: 'r' is in use", field="request_id"))
 
 
 @pytest.mark.parametrize(
@@ -116,10 +117,43 @@ def test_one_that_was_beside_it_is() -> None:
 
 
 def test_an_id_that_the_lost_attempt_still_holds() -> None:
-    held = fails(InvalidRequestError("request_id: 'r' is in use", field="request_id"))
-    with scripted(DOWN, held, sends(FINISHED)) as script, Client(script.address) as client:
+    with scripted(DOWN, HELD, sends(FINISHED)) as script, Client(script.address) as client:
         assert client.decode("a", request_id="r").request_id == "r"
         assert len(script.requests) == 3
+
+
+@pytest.mark.parametrize("method", ["decode", "score"])
+def test_an_id_that_the_caller_did_not_choose_is_another_after_a_loss(method: str) -> None:
+    dropped = status(grpc.StatusCode.UNAVAILABLE)
+    full = fails(QueueFullError("full", retry_after=0.01))
+    with scripted(full, dropped, dropped, sends(FINISHED)) as script, Client(script.address) as client:
+        if method == "decode":
+            handle = client.submit("a")
+            assert handle.result().request_id == handle.request_id
+            name = handle.request_id
+        else:
+            name = client.score("a", ["b"]).request_id
+        assert [one.request_id for one in script.requests] == [name, name, f"{name}-2", f"{name}-3"]
+
+
+def test_an_error_after_a_loss_names_the_request_as_its_caller_knows_it() -> None:
+    wrong = fails(InvalidRequestError("prompt: too long", field="prompt", request_id="another"))
+    with scripted(status(grpc.StatusCode.UNAVAILABLE), wrong) as script, Client(script.address) as client:
+        handle = client.submit("a")
+        with pytest.raises(InvalidRequestError, match="too long") as caught:
+            handle.result()
+        assert caught.value.request_id == handle.request_id
+
+
+@pytest.mark.parametrize("method", ["decode", "score"])
+def test_an_id_that_stays_held_is_told_as_the_loss_that_it_comes_of(method: str) -> None:
+    lost = status(grpc.StatusCode.UNAVAILABLE, "Connection reset by peer")
+    with scripted(lost, HELD) as script, Client(script.address, retries=2) as client:
+        arguments: tuple[Any, ...] = ("a",) if method == "decode" else ("a", ["b"])
+        with pytest.raises(UnavailableError, match=r"reset by peer.* still holds") as caught:
+            getattr(client, method)(*arguments, request_id="mine")
+        assert caught.value.request_id == "mine"
+        assert [one.request_id for one in script.requests] == ["mine"] * 3
 
 
 def test_none_is_made_that_would_come_too_late() -> None:
