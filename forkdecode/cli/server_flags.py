@@ -30,7 +30,7 @@ SERVER_FLAGS: Flags = {
     "insecure_public": (bool, "Serve other machines without TLS or without known callers."),
     "max_requests": (int, "Calls at a time."),
     "max_request_size": (str, "Of one request, as it is sent."),
-    "stall_timeout": (float, "Seconds until a reader that takes nothing is ended."),
+    "stall_timeout": (float, "Seconds until a reader is ended to which nothing more can be sent."),
     "grace": (float, "Seconds that running requests get after SIGTERM."),
     "engine_timeout": (float, "Seconds of silence after which the engine is restarted."),
     "step_timeout": (float, "Seconds of one step after which the engine is restarted."),

@@ -39,14 +39,16 @@ class ServerSettings:
     """How a server serves.
 
     listen: host:port or unix:/path. max_requests: calls at a time. max_request_bytes: of one request as
-    it is sent. stall_timeout: seconds after which a reader that takes nothing is ended. tokens: who may
-    call. insecure_public: serve an address that others can reach without TLS or without knowing callers.
+    it is sent. stall_timeout: seconds after which a reader is ended to which nothing more can be sent: it is
+    seen to read when its client opens its flow-control window again, which is after many small messages.
+    tokens: who may call. insecure_public: serve an address that others can reach without TLS or without
+    knowing callers.
     """
 
     listen: str = DEFAULT_LISTEN
     max_requests: int = 1024
     max_request_bytes: int = 4 * 2**20
-    stall_timeout: float = 60.0
+    stall_timeout: float = 600.0
     tls: TlsFiles | None = None
     tokens: TokenBook = OPEN
     insecure_public: bool = False

@@ -200,14 +200,14 @@ class Outbox:
 
 
 async def write_in_time(context: Any, message: Any, seconds: float, name: str) -> None:
-    """Writes to a call. Raises CapacityError if its reader takes nothing for so long."""
+    """Writes to a call. Raises CapacityError if its reader takes too little for that for so long."""
     try:
         async with asyncio.timeout(seconds) as limit:
             await context.write(message)
     except TimeoutError:
         if not limit.expired():
             raise
-        raise too_slow(f"it took nothing for {seconds:g} seconds", name) from None
+        raise too_slow(f"nothing more could be sent to it for {seconds:g} seconds", name) from None
 
 
 def too_slow(problem: str, request_id: str) -> CapacityError:

@@ -15,6 +15,7 @@ from forkdecode import CancelledError, CapacityError, EngineClosedError, Sample
 from forkdecode.engine.port import Job
 from forkdecode.rpc.status import error_of
 from forkdecode.rpc.v1 import decode_pb2 as pb
+from forkdecode.server.settings import ServerSettings
 from tests.server.calls import LONG, refused, request_of, stub_of
 from tests.server.puppet import WAIT, Puppet
 from tests.server.servers import Running, running_server
@@ -99,6 +100,11 @@ def test_a_reader_that_takes_nothing_is_ended_with_a_clear_status(puppet: Puppet
         assert error.request_id == "stuck"
         [line] = server.lines("request", 1)
     assert line["status"] == "RESOURCE_EXHAUSTED"
+
+
+def test_a_steady_reader_of_small_messages_has_time_for_half_a_window() -> None:
+    window, message, pace = 65_536, 64, 1.0  # bytes that HTTP/2 begins with, bytes, seconds
+    assert ServerSettings().stall_timeout > window / 2 / message * pace
 
 
 def test_events_that_wait_are_bounded(
