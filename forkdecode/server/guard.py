@@ -18,7 +18,7 @@ from forkdecode.server.running import Running
 T = TypeVar("T")
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _ABORT_SECONDS = 1.0
-"""How long a call waits for its status to be taken. One that does not read may never take it."""
+"""How long the end of a call waits to be told until its status is taken, which may never be."""
 A_MOMENT = 0.05
 """Seconds in which gRPC says that a call is over (its client is gone, its message too large), after it has
 said that no more comes of it. Of a call that goes on it says only that."""
@@ -118,13 +118,17 @@ class Guard:
         status = status_of(error, record.message)
         record.status = status.code.name
         abort = asyncio.ensure_future(context.abort(*status))
-        # It may wait behind what its reader has not taken, or fail where the deadline cut off another
-        # write to a call that is going anyway, or this one: the request itself is over.
-        abort.add_done_callback(_forget)
+        abort.add_done_callback(_forget)  # should the call be cut off while it waits
         await asyncio.wait([abort], timeout=_ABORT_SECONDS)
-        if abort.done() and isinstance(sent := abort.exception(), grpc.aio.AbortError):
-            raise sent  # this very one: gRPC takes any other for a fault
-        raise grpc.aio.AbortError(status.details)
+        if not abort.done():  # it waits behind what its reader has not taken; the request itself is over
+            self._recorder.ended(record)
+        try:
+            await abort  # raises the AbortError that is this call's: gRPC takes any other for a fault
+        except grpc.aio.AbortError:
+            raise
+        except Exception as failure:  # the deadline cut off this write, or another: the call is going anyway
+            raise asyncio.CancelledError from failure
+        raise AssertionError("an abort raises")
 
 
 def is_over(seconds: float | None, passed: float) -> bool:

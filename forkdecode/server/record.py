@@ -54,6 +54,7 @@ class CallRecord:
     outbox: Outbox | None = None
     is_session: bool = False
     """It opened a tree session: however that ends, it was not refused."""
+    has_ended: bool = False
     message: Message | None = None
     """The request, once it has been read."""
 
@@ -83,7 +84,10 @@ class Recorder:
             self._metrics.request_started(record.strategy)
 
     def ended(self, record: CallRecord) -> None:
-        """The call is over. What it took is told once the engine is done with it, too."""
+        """The call is over. What it took is told once the engine is done with it, too. Idempotent."""
+        if record.has_ended:
+            return
+        record.has_ended = True
         record.duration = record.age
         if record.outbox is not None:
             record.outbox.when_ended(lambda: self._tell(record))

@@ -10,15 +10,17 @@ import grpc
 import pytest
 import structlog
 
+from forkdecode.engine.log import json_logger
 from forkdecode.errors import DeadlineError
 from forkdecode.server.auth import TokenBook
 from forkdecode.server.guard import Guard, is_over
 from forkdecode.server.methods import SERVICE
 from forkdecode.server.record import CallRecord, Recorder
 from forkdecode.server.running import Running as Places
+from forkdecode.server.stream import too_slow
 from tests.server.calls import refused, request_of, stub_of
 from tests.server.puppet import Puppet
-from tests.server.servers import Running, running_server
+from tests.server.servers import Log, Running, running_server
 from tests.server.tree_calls import raw
 
 
@@ -75,12 +77,51 @@ def test_a_status_that_cannot_be_sent_is_no_error_of_ours() -> None:
     async def call(record: CallRecord) -> None:
         log: Any = structlog.testing.CapturingLogger()
         guard = Guard(TokenBook({}), Places(4), Recorder(log))
-        with pytest.raises(grpc.aio.AbortError):
+        with pytest.raises(asyncio.CancelledError):
             await guard.serve(messages(), Going(), record, late)  # type: ignore[arg-type]
 
     record = CallRecord("Decode")
     asyncio.run(call(record))
     assert record.status == "DEADLINE_EXCEEDED"
+
+
+class Stuck(Going):
+    """The context of a call whose status is not taken before it is said so."""
+
+    def __init__(self) -> None:
+        self.taken = asyncio.Event()
+        self.sent = grpc.aio.AbortError("Locally aborted.")
+
+    async def abort(self, *_: Any) -> None:
+        await self.taken.wait()
+        raise self.sent
+
+
+def test_the_end_of_a_call_is_told_while_its_status_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forkdecode.server.guard._ABORT_SECONDS", 0.0)
+    log = Log()
+
+    async def messages() -> AsyncIterator[bytes]:
+        yield b""
+
+    async def slow(_: object, __: object) -> None:
+        raise too_slow("as scripted", "r")
+
+    async def call() -> None:
+        context = Stuck()
+        guard = Guard(TokenBook({}), Places(4), Recorder(json_logger(log)))
+        work = guard.serve(messages(), context, CallRecord("Decode"), slow)  # type: ignore[arg-type]
+        serving = asyncio.ensure_future(work)
+        while not log.lines("request"):
+            await asyncio.sleep(0)
+        context.taken.set()
+        with pytest.raises(grpc.aio.AbortError) as caught:
+            await serving
+        assert caught.value is context.sent  # gRPC takes any other for a fault
+
+    asyncio.run(call())
+    [line] = log.lines("request")
+    assert line["status"] == "RESOURCE_EXHAUSTED"
 
 
 @pytest.mark.parametrize("method", ["Decode", "Tokenize", "Session"])
