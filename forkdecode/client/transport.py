@@ -16,8 +16,8 @@ from forkdecode.client.settings import Settings
 from forkdecode.client.siblings import Siblings
 from forkdecode.client.tree_call import Put as PutTree
 from forkdecode.client.tree_call import TreeCall
+from forkdecode.client.tree_opening import TreeOpening
 from forkdecode.client.writer import Inquiry, Letter
-from forkdecode.client.writing import write
 from forkdecode.errors import (
     CancelledError,
     DeadlineError,
@@ -150,13 +150,12 @@ class Transport:
     async def _tree(self, begin: pb.TreeCommand, put: PutTree, timeout: float | None) -> TreeCall:
         attempts = Attempts(self._settings.retries, timeout)
         while True:
-            call = self._stub.Session(metadata=self._settings.metadata)
+            opening = TreeOpening(self._stub.Session(metadata=self._settings.metadata), begin)
             try:
                 async with asyncio.timeout(attempts.seconds_left()):
-                    await write(call, begin)
-                    first = await call.read()
+                    first = await opening.first()
                 if isinstance(first, pb.TreeEvent):
-                    return self._opened(call, first, put)
+                    return self._opened(opening.call, first, put)
                 failure: ForkdecodeError = UnavailableError("the server ended the call without a session")
             except grpc.aio.AioRpcError as error:
                 failure = self._told(error, attempts, timeout)
@@ -164,9 +163,9 @@ class Transport:
                 failure = DeadlineError(f"timeout: not open after {timeout:g} s", field="timeout")
                 failure.__cause__ = error
             except BaseException:
-                call.cancel()
+                self._until_ended(opening.leave())
                 raise
-            call.cancel()
+            self._until_ended(opening.leave())
             delay = attempts.delay(failure)
             if delay is None:
                 raise failure
@@ -255,7 +254,11 @@ class Transport:
     def _see_out(self, call: Any, siblings: Siblings) -> None:
         """Takes the status of a call whose result is there, while nobody waits for it: to a server whose
         caller hangs up before, the request was cancelled. Only then has it made room for another."""
-        task = asyncio.get_running_loop().create_task(_ended(call, siblings))
+        self._until_ended(_ended(call, siblings))
+
+    def _until_ended(self, work: Coroutine[Any, Any, None]) -> None:
+        """Does what a call has to end with, while nobody waits for it."""
+        task = asyncio.get_running_loop().create_task(work)
         self._endings.add(task)
         task.add_done_callback(self._endings.discard)
 

@@ -77,6 +77,10 @@ class HostedTree:
         self.secret = secrets.token_urlsafe(32)
         self.detached_at: float | None = None
         """When its connection was lost; None while it has one."""
+        self.is_known = False
+        """Its first event has been sent: somebody may know its secret."""
+        self.is_used = False
+        """A command has come."""
         self._courier = courier
         self._workers = workers
         self._clock = clock
@@ -168,6 +172,7 @@ class HostedTree:
     def command(self, feed: TreeFeed, command: Command, size: int = 0) -> None:
         """Carries out a command of `feed`, after those before. size: its bytes, as it was sent."""
         number = command.command_id
+        self.is_used = True
         if self._ended or feed is not self._connected:
             return
         if number in self._running:

@@ -47,9 +47,11 @@ class TreeService:
             record.is_session, record.request_id = True, host.session.name
             reading = asyncio.ensure_future(self._read(commands, host, feed))
             try:
-                await self._write(feed, context)
+                await self._write(host, feed, context)
             finally:
                 host.detach(feed)
+                if not host.is_known:
+                    host.end()
                 reading.cancel()
                 await asyncio.wait([reading])
 
@@ -106,7 +108,7 @@ class TreeService:
             feed.asked[message.command_id] = message
             feed.add([Refused(message.command_id, error)])
 
-    async def _write(self, feed: TreeFeed, context: Context) -> None:
+    async def _write(self, host: HostedTree, feed: TreeFeed, context: Context) -> None:
         while True:
             events = await feed.take()
             if events is None:
@@ -118,6 +120,7 @@ class TreeService:
                 else await self._in_worker(tree_event, events, asked)
             )
             await write_in_time(context, message, self._stall_timeout, feed.name)
+            host.is_known = True
 
     async def _parsed(self, data: bytes) -> tuple[pb.TreeCommand, SessionCall | ForkdecodeError]:
         return _parse(data) if len(data) < LARGE else await self._in_worker(_parse, data)

@@ -165,15 +165,33 @@ class Trees:
     def _place(self, call: OpenCall, caller: Caller) -> HostedTree:
         if self._draining:
             raise going_down()
-        if len(self._hosts) >= self._settings.max_sessions:
-            raise _too_many("the server", len(self._hosts), self._settings.max_sessions)
-        limits = self._granted(call, caller)
+        try:
+            limits = self._granted(call, caller)
+        except QueueFullError:
+            if not self._end_unheard(caller):
+                raise
+            limits = self._granted(call, caller)
         host = HostedTree(caller, limits, self._courier, self._workers, self._clock, self._heard)
         self._hosts.add(host)
         return host
 
+    def _end_unheard(self, caller: Caller) -> bool:
+        """Ends sessions of `caller` whose connection was lost before a command came, and whether there were
+        any. Their opening may not have been heard of; then nobody can resume them, and they are in the way of
+        the next attempt."""
+        lost = [
+            host
+            for host in self._hosts
+            if host.caller.name == caller.name and host.detached_at is not None and not host.is_used
+        ]
+        for host in lost:
+            host.end()
+        return bool(lost)
+
     def _granted(self, call: OpenCall, caller: Caller) -> TreeLimits:
         """What a session may hold: what it asks for, or its caller's share, within the server's limits."""
+        if len(self._hosts) >= self._settings.max_sessions:
+            raise _too_many("the server", len(self._hosts), self._settings.max_sessions)
         wanted = dict(call.limits)
         others = [host for host in self._hosts if host.caller.name == caller.name]
         most = caller.limits.max_sessions

@@ -30,6 +30,11 @@ class Script(DecodeServiceServicer):
     metadata: list[dict[str, Any]] = field(default_factory=list)
     arrived: threading.Event = field(default_factory=threading.Event)
     cancelled: threading.Event = field(default_factory=threading.Event)
+    opens: threading.Event = field(default_factory=threading.Event)
+    closed: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.opens.set()
 
     async def Decode(self, request: Any, context: Any) -> AsyncIterator[pb.DecodeEvent]:  # noqa: N802
         act = self.acts[min(len(self.requests), len(self.acts) - 1)]
@@ -45,11 +50,16 @@ class Script(DecodeServiceServicer):
             raise
 
     async def Session(self, commands: Any, context: Any) -> AsyncIterator[pb.TreeEvent]:  # noqa: N802
-        """Opens a session; the act is the call's end, when the first command after that has come."""
+        """Opens a session, when it `opens`; the act is the call's end, when the first command after that has
+        come, unless that closes it."""
         act = self.acts[min(len(self.requests), len(self.acts) - 1)]
         self.requests.append(await anext(commands))
+        self.arrived.set()
+        await asyncio.to_thread(self.opens.wait)
         yield pb.TreeEvent(changes=[pb.TreeChange(opened=pb.TreeOpened(tree="t", model="m", limits=LIMITS))])
-        await anext(commands)
+        if (await anext(commands)).HasField("close_tree"):
+            self.closed.set()
+            return
         async for _ in act(self.requests[-1], context):
             pass
 

@@ -16,7 +16,7 @@ from forkdecode.engine.log import json_logger
 from forkdecode.server.app import Server
 from forkdecode.server.guard import Guard
 from forkdecode.server.settings import ServerSettings
-from tests.client.scripted import fails, scripted
+from tests.client.scripted import Script, fails, scripted, silent
 from tests.server.servers import LOOPBACK, Log
 
 LONG = 60.0
@@ -50,6 +50,22 @@ def test_a_call_that_waits_to_be_tried_again(verb: str, monkeypatch: pytest.Monk
     with scripted(fails(UnavailableError("loading"))) as script:
         # A tree of one that listens no more.
         asyncio.run(check(script.address if verb == "stats" else "127.0.0.1:1"))
+
+
+def test_a_tree_that_nobody_waits_for_any_more_is_closed_at_the_server() -> None:
+    async def check(script: Script) -> None:
+        async with AsyncClient(script.address) as client:
+            task = asyncio.ensure_future(client.tree("a"))
+            assert await asyncio.to_thread(script.arrived.wait, LONG)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            script.opens.set()
+            assert await asyncio.to_thread(script.closed.wait, LONG)
+
+    with scripted(silent) as script:
+        script.opens.clear()
+        asyncio.run(check(script))
 
 
 def test_a_tree_that_is_opened_while_the_server_loads(monkeypatch: pytest.MonkeyPatch) -> None:

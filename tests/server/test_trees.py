@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -225,6 +227,44 @@ class TestCommands:
             assert len(session.resume(opened).nodes) == 3
             session.close()
             list(session.events())
+
+
+def test_one_whose_opening_is_not_sent_is_not_kept(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    entered = threading.Event()
+
+    async def never(*_: object) -> None:
+        entered.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("forkdecode.server.tree_service.write_in_time", never)
+    with raw(server) as session:
+        session.send(open_message(OpenCall(OpenTree("hello"), {})))
+        assert entered.wait(60)
+        left(server, session)
+    assert server.server.trees.count == 0
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_one_whose_opening_may_not_have_been_heard_of_makes_room(llm: LLM, used: bool) -> None:
+    with running_server(llm, trees=TreeSettings(max_sessions=1)) as server:
+        with raw(server) as session:
+            opened = session.open()
+            if used:
+                session.command(Fork(1, 0))
+                session.await_event(Done)
+            left(server, session)
+        with raw(server) as session:
+            if used:
+                session.send(open_message(OpenCall(OpenTree("hello"), {})))
+                assert type(session.status()[1]) is QueueFullError
+            else:
+                session.open()
+        with raw(server) as session:
+            if used:
+                session.resume(opened)
+            else:
+                session.send(resume_message(ResumeCall(opened.tree, opened.secret)))
+                assert type(session.status()[1]) is InvalidRequestError
 
 
 def test_no_sessions_at_all_is_no_full_queue(puppet: Puppet) -> None:
