@@ -264,10 +264,10 @@ class LLM:
         """The log-likelihood of each of several continuations of one prompt, which is computed and stored
         once; waits. For a list of prompts, all sent at once, returns a list.
 
-        continuations: texts or token ids; a text is tokenized by itself, without special tokens. For a list
-        of prompts, the same for all, or one list per prompt. top_logprobs: also report this many most likely
-        tokens at each position. Nothing is sampled and nothing ends early: log-probabilities are the model's
-        own, for every token given.
+        continuations: texts or token ids; a text is tokenized by itself, and no special tokens are added. For
+        a list of prompts, the same for all, or one list per prompt. top_logprobs: also report this many most
+        likely tokens at each position. Nothing is sampled and nothing ends early: log-probabilities are the
+        model's own, for every token given.
 
         Raises InvalidRequestError naming the argument, CapacityError, GroupFailedError; the first error ends
         the others.

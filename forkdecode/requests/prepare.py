@@ -126,8 +126,8 @@ class RequestMaker:
         self._resolver.close()
 
     def encode(self, field: str, text: str, *, begins: bool = False) -> tuple[int, ...]:
-        """The token ids of a piece of text by itself, none of them special: there may be none. begins: no
-        text comes before it. Raises InvalidRequestError for `field`."""
+        """The token ids of a piece of text by itself: there may be none. No special tokens are added, but the
+        name of one is that token. begins: no text comes before it. Raises InvalidRequestError for `field`."""
         return self._resolver.encode(field, text, begins=begins)
 
     def named(self, texts: Iterable[str]) -> frozenset[int]:

@@ -133,7 +133,8 @@ class Decode:
 
 @dataclass(frozen=True, slots=True)
 class Extend:
-    """Makes a child that goes on with given tokens, or with a text, which is tokenized by itself."""
+    """Makes a child that goes on with given tokens, or with a text, which is tokenized by itself: the name of
+    a special token in it is that token."""
 
     command_id: int
     node: int

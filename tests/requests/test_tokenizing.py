@@ -13,7 +13,8 @@ from forkdecode.errors import InvalidRequestError
 from forkdecode.requests import tokenizing
 from forkdecode.requests.tokenizing import LONG_TEXT, Tokenizing
 from forkdecode.types import Prompt
-from tests.llm.models import TOKENIZER, VOCAB
+from tests.llm.models import EOS_ID, TOKENIZER, VOCAB, opened
+from tests.tiny_model import EOS
 
 LONG = "abcdefgh" * (LONG_TEXT // 8)
 WAIT = 60.0
@@ -91,3 +92,14 @@ def test_without_a_tokenizer() -> None:
     for text in ("short", LONG):
         with pytest.raises(InvalidRequestError, match="no tokenizer"):
             one.prompt(text, chat=False)
+
+
+def test_the_name_of_a_special_token_in_a_text_is_that_token_and_its_letters_can_be_passed_as_ids() -> None:
+    """What docs/options.md says of texts that one does not control."""
+    text = f"x{EOS}y"
+    assert EOS_ID in Tokenizing(TOKENIZER, len(VOCAB)).plain("continuation", text)
+    letters = TOKENIZER.encode(text, add_special_tokens=False, split_special_tokens=True)
+    assert EOS_ID not in letters
+    with opened() as llm, llm.tree("hello") as tree:
+        assert EOS_ID in tree.extend(tree.root, text).token_ids
+        assert tree.extend(tree.root, letters).text == text

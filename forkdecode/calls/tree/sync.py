@@ -158,7 +158,9 @@ class Tree:
         return self._run(verbs.fork(node, n, seeds))
 
     def extend(self, node: Node, continuation: str | Sequence[int]) -> Node:
-        """A child that continues with a text, tokenized by itself, or with token ids."""
+        """A child that continues with a text, tokenized by itself, or with token ids. The name of a special
+        token in the text is that token, so pass text that you do not control as token ids (docs/options.md).
+        """
         return self._run(verbs.extend(node, continuation))
 
     @overload
