@@ -20,6 +20,7 @@ class YesNoScorer:
     """Asks the tree's model: a question is put after the branch, and the score is the probability of yes.
 
     The branch's KV is shared: only the question and the answers are computed, the question once for both.
+    They need positions of the model after the branch; where there are none, asking is refused by name.
     With no=None the score is p(yes | branch, question), otherwise p(yes) / (p(yes) + p(no)) of the two texts;
     output "logprob" returns its logarithm. (A reward of this kind is the generative verifier of Zhang et al.
     2024, "Generative verifiers: reward modeling as next-token prediction", section 3.)

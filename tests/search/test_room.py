@@ -23,6 +23,7 @@ from forkdecode.search import (
     SearchResult,
     StepBeam,
     Work,
+    YesNoScorer,
     run,
     run_async,
     top_n,
@@ -107,6 +108,13 @@ def test_the_text_to_be_given_is_longer_than_what_any_path_has_room_for(llm: LLM
 def test_a_root_without_room_is_refused_by_name(llm: LLM) -> None:
     with pytest.raises(InvalidRequestError, match=r"^root: has a path of 512 tokens; .* at most 511 with"):
         search(llm, BestOfN(2), STEPS, [5] * POSITIONS)
+
+
+def test_a_question_that_the_model_has_no_positions_for_is_refused_by_name(llm: LLM) -> None:
+    with llm.tree(LONG, seed=4) as tree:
+        with pytest.raises(InvalidRequestError, match=r"^continuation: makes a path of \d+ tokens"):
+            run(tree, StepBeam(2, 2), YesNoScorer(), decoding=STEPS)
+        assert len(tree.nodes) == 1 + 4  # the branches, and no question
 
 
 def test_top_n_ends_at_the_models_last_position(llm: LLM) -> None:
