@@ -20,8 +20,8 @@ from forkdecode import LLM, AsyncClient, AsyncLLM, AsyncTree, Client, EventStrea
 ENGINES = (LLM, AsyncLLM, Client, AsyncClient)
 OWNERS = (*ENGINES, Tree, AsyncTree, Node, Handle, forkdecode.AsyncHandle, EventStream)
 FUNCTIONS = (forkdecode.build_catalogue, forkdecode.open_catalogue, forkdecode.save_catalogue)
-OTHERS = {"PreTrainedModel", "NDArray", "np"}
-"""Of transformers and numpy."""
+OTHERS = {"PreTrainedModel", "NDArray", "np", "torch"}
+"""Of transformers, numpy and torch."""
 
 
 def verbs() -> Iterator[Callable[..., Any]]:
