@@ -26,7 +26,8 @@ _AHEAD = 8
 
 
 class ManyKeywords(OptionKeywords, total=False):
-    """What decode_many takes beside prompts, a strategy and return_errors; see LLM.decode_many."""
+    """decode_many's keyword arguments apart from prompts, a strategy and return_errors; see
+    LLM.decode_many."""
 
     options: Options | Sequence[Options] | None
     chat: bool

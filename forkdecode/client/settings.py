@@ -82,7 +82,7 @@ def _pem(name: str, value: object) -> bytes | None:
 
 
 class ClientKeywords(TypedDict, total=False):
-    """What Client takes beside an address; see there."""
+    """Client's keyword arguments apart from the address; see there."""
 
     token: str | None
     tls: Tls | None
@@ -91,14 +91,14 @@ class ClientKeywords(TypedDict, total=False):
 
 
 class RemoteManyKeywords(ManyKeywords, total=False):
-    """What Client.decode_many takes besides."""
+    """Additional keyword arguments of Client.decode_many."""
 
     timeout: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What Client and AsyncClient are made with; see there."""
+    """The settings of Client and AsyncClient; see there."""
 
     address: str = DEFAULT_ADDRESS
     token: str | None = field(default=None, repr=False)

@@ -26,7 +26,7 @@ from forkdecode.tree_types import OpenTree, TreeLimits
 
 
 class LlmKeywords(EngineKeywords, total=False):
-    """What LLM takes beside a model; see there."""
+    """LLM's keyword arguments apart from the model; see there."""
 
     tokenizer: Any | None
     dtype: DType

@@ -1,4 +1,5 @@
-"""Exhaustive top-N: the likeliest complete sequences, best first, with a certificate. No input or output."""
+"""Exhaustive top-N: the most likely complete sequences, best first, with a certificate. No input or
+output."""
 
 from __future__ import annotations
 
@@ -33,9 +34,9 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What came of a look. ended: why the sequence is complete, None if it is not; it has no children then.
-    children: (token, log-probability), likeliest first. rest: bound on the log-probability of those that
-    are not among them; -inf where these are all."""
+    """The result of expanding a prefix. ended: why the sequence is complete, None if it is not; a complete
+    one has no children. children: (token, log-probability), most likely first. rest: a bound on the
+    log-probability of further children; -inf if there are none."""
 
     ended: FinishReason | None = None
     children: tuple[tuple[int, float], ...] = ()
@@ -66,11 +67,11 @@ class _Entry:
 
 class TopN:
     """Uniform-cost search (Dijkstra 1959; Russell and Norvig, "Artificial intelligence", section 3.4) over
-    prefixes: a prefix is at least as likely as all that begins with it, so a complete sequence that leaves
-    the queue first is the likeliest of all that have not left it. Exact, whatever the model.
+    prefixes: a prefix is at least as likely as everything that begins with it, so a complete sequence that
+    leaves the queue first is the most likely of all that have not left it. Exact, whatever the model.
 
-    ask(), tell(), ask(), ... until ask() wants nothing. batch: so many prefixes are looked at together;
-    those beside the likeliest may turn out to be in vain. max_tokens: longer sequences don't count.
+    ask(), tell(), ask(), ... until ask() requests nothing. batch: how many prefixes are expanded together;
+    those after the most likely one may be wasted work. max_tokens: longer sequences don't count.
     """
 
     def __init__(self, n: int, *, max_tokens: int = 64, batch: int = 16) -> None:
@@ -83,7 +84,7 @@ class TopN:
 
     @property
     def certain(self) -> tuple[Complete, ...]:
-        """The likeliest, best first: none that is not here is likelier than one that is."""
+        """The most likely sequences, best first: none that is missing is more likely than one of them."""
         return tuple(self._certain)
 
     @property
@@ -94,12 +95,12 @@ class TopN:
 
     @property
     def exact(self) -> bool:
-        """Whether `certain` are the n likeliest, or all there are."""
+        """Whether `certain` are the n most likely sequences, or all there are."""
         return not self._asked and (len(self._certain) == self._n or not self._queue)
 
     @property
     def bound(self) -> float:
-        """No sequence that is not among `certain` is likelier than this; -inf when there is none."""
+        """No sequence apart from `certain` is more likely than this; -inf if there is none."""
         open_ = [self._queue[0].cost] if self._queue else []
         return -min([*open_, *(entry.cost for entry, _ in self._asked)], default=math.inf)
 

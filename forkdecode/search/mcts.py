@@ -56,17 +56,18 @@ class _Place:
 
 
 class Mcts:
-    """Selection goes from the root to a leaf by `select` (uct() or puct()), expansion draws `expand` steps
-    from it, evaluation asks the verifier about each of them, or, with rollout, about a whole answer drawn
-    from each (an unfinished one counts `unfinished`, as does a step that nothing can follow), and backup adds
-    the value to the step and to all above it: each evaluation is one simulation, of at most `simulations`.
+    """Monte Carlo tree search. Selection descends from the root to a leaf by `select` (uct() or puct()).
+    Expansion draws `expand` steps from it. Evaluation asks the verifier about each of them, or, with rollout,
+    about a whole answer drawn from each (an unfinished one counts `unfinished`, as does a step that nothing
+    can follow). Backup adds the value to the step and to all above it. Each evaluation is one simulation, of
+    at most `simulations`.
 
     Values should be from 0 to 1. Priors: a step's mean log-probability per token, softmax among its siblings
-    with `prior_temperature`. batch: leaves selected before results are told; each selection counts at once as
-    a visit of value 0 (the virtual loss of Chaslot et al. 2008, "Parallel Monte-Carlo tree search"), so that
-    they differ. Finished and cut branches are closed, and so is a branch all of whose children are: a second
-    look at them would tell nothing. It ends when the root is closed. The finished are ranked by value, with
-    `answer` by the weighted vote.
+    with `prior_temperature`. batch: leaves selected before their results are known; each selection
+    immediately counts as a visit of value 0 (the virtual loss of Chaslot et al. 2008, "Parallel Monte-Carlo
+    tree search"), so that they differ. Finished and cut branches are closed, and so is a branch all of whose
+    children are, because visiting them again would add nothing. The search ends when the root is closed.
+    Finished branches are ranked by value, with `answer` by the weighted vote.
     """
 
     def __init__(

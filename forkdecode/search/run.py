@@ -1,4 +1,4 @@
-"""Runs a policy on a tree, in this process or by a server."""
+"""Runs a policy on a tree, in this process or on a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs an exhaustive top-N on a tree session: in threads or in an event loop, in process or by a server."""
+"""Runs an exhaustive top-N on a tree session: in threads or in an event loop, in process or on a server."""
 
 from __future__ import annotations
 

@@ -18,17 +18,18 @@ from forkdecode.types import MAX_COUNT
 
 
 class TreeQuest:
-    """A search by a treequest algorithm (Inoue et al. 2025, "Wider or deeper? Scaling LLM inference-time
+    """A search with a treequest algorithm (Inoue et al. 2025, "Wider or deeper? Scaling LLM inference-time
     compute with adaptive branching tree search"): AB-MCTS by default, whose Thompson sampling decides at each
-    node whether to draw a new child or to go on with one it has.
+    node whether to draw a new child or to continue one that it has.
 
-    algorithm: any treequest.Algorithm (ABMCTSA(), ABMCTSM(), StandardMCTS(), ...). actions: the names that it
-    chooses among and how a child is made by each; by default {"step": How()}. With How(whole=True, after=...)
-    a finished answer is refined (the root is not), which is how the paper goes deeper. trials: children in
-    all; batch: how many are asked for at once. Scores must be from 0 to 1. A trial on a branch that can't go
-    on is answered with that branch and its score, as a finished game is. seed: the algorithms draw from
-    numpy's and Python's global generators, which are set for their calls and put back after them.
-    state: the algorithm's own, for treequest.top_k and the like; its node states are Branch objects.
+    algorithm: any treequest.Algorithm (ABMCTSA(), ABMCTSM(), StandardMCTS(), ...). actions: the names from
+    which it chooses and how each makes a child; by default {"step": How()}. With How(whole=True, after=...) a
+    finished answer is refined (the root is not), which is how the paper goes deeper. trials: the number of
+    children in all; batch: how many are requested at once. Scores must be from 0 to 1. A trial on a branch
+    that cannot be continued is answered with that branch and its score, as a finished game is. seed: the
+    algorithms draw from numpy's and Python's global generators, which are set for their calls and restored
+    afterwards. state: the algorithm's own, for treequest.top_k and the like; its node states are Branch
+    objects.
 
     Needs the extra `search`; raises ModuleNotFoundError without it.
     """

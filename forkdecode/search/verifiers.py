@@ -58,7 +58,7 @@ def check_verifier(verifier: object) -> None:
 
 
 def check_scores(scores: object, count: int) -> list[float]:
-    """Raises InvalidRequestError unless there is one finite number a branch."""
+    """Raises InvalidRequestError unless there is one finite number per branch."""
     allowed = f"one finite number for each of {count} branches"
     try:
         numbers = [float(score) for score in scores]  # type: ignore[attr-defined]

@@ -75,14 +75,14 @@ def _check_seeds(name: str, value: object) -> tuple[int, ...]:
 @dataclass(frozen=True, slots=True)
 class Decode:
     """Decodes strategy.n children of each node, all nodes in one batch; the children of one node share one
-    row for its last token. They are numbered node by node.
+    row for its last token. Children are numbered node by node.
 
-    strategy: Greedy or Sample. seeds: one for each node, 0 by default; they tell repeated draws from one
-    node apart, and stand in place of the strategy's own, which would be every node's. What is drawn
-    depends on a node's lineage, path and seed, the strategy and the options alone.
-    options: as in an ordinary request whose prompt is the node's path; cache_salt is the session's, and
-    the options of beams are refused. step: texts that end a child like `stop`, but stay in its text, with
-    all of the token that completes them, so that the texts along a path are the whole text.
+    strategy: Greedy or Sample. seeds: one per node, 0 by default; they make repeated draws from a node
+    differ, and replace the strategy's own seed, which would apply to every node. Draws depend only on a
+    node's lineage, path and seed, the strategy and the options. options: as in an ordinary request whose
+    prompt is the node's path; cache_salt is the session's, and the options of beams are refused. step: texts
+    that end a child like `stop`, but stay in its text, with the whole token that completes them, so that the
+    texts along a path form the whole text.
     """
 
     command_id: int
@@ -133,8 +133,8 @@ class Decode:
 
 @dataclass(frozen=True, slots=True)
 class Extend:
-    """Makes a child that goes on with given tokens, or with a text, which is tokenized by itself: the name of
-    a special token in it is that token."""
+    """Makes a child that continues with given tokens, or with a text, which is tokenized by itself; the name
+    of a special token in it is that token."""
 
     command_id: int
     node: int
@@ -150,8 +150,8 @@ class Extend:
 
 @dataclass(frozen=True, slots=True)
 class ScoreNodes:
-    """How likely the model finds each continuation of each node; without continuations, the node's own
-    tokens after its parent. top_logprobs: the likeliest tokens of each position besides."""
+    """Asks for the log-likelihood of each continuation of each node; without continuations, of the node's own
+    tokens after its parent. top_logprobs: also report this many most likely tokens at each position."""
 
     command_id: int
     nodes: tuple[int, ...]
@@ -168,9 +168,9 @@ class ScoreNodes:
 
 @dataclass(frozen=True, slots=True)
 class Prune:
-    """Lets go of nodes: they stop, what scores them is cancelled, their KV is released, their numbers are
-    gone. subtree: their descendants too; else these stay and go on, for a path is whole without its
-    ancestors."""
+    """Releases nodes: they stop, scoring them is cancelled, their KV is freed, and their numbers become
+    invalid. subtree: also release their descendants; otherwise these stay and continue, since a path is
+    complete without its ancestors."""
 
     command_id: int
     nodes: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""What a tree session answers, and what it tells of its nodes."""
+"""What a tree session answers, and what it reports about its nodes."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class NodeInfo:
 
 @dataclass(frozen=True, slots=True)
 class TreeOpened:
-    """A session's first event, again when it is resumed: its name, its model, its seed, its live nodes.
+    """A session's first event, sent again when it is resumed: its name, its model, its seed, its live nodes.
 
-    limits: what it may hold. Of a session by a server: secret is what resumes it, beside its name, within
-    `grace` seconds after its connection was lost; idle_timeout: seconds after which it is ended when it is
-    not used; max_command_bytes: of one command, as it is sent. block_size: tokens of a KV block.
-    max_positions: tokens that a path can have with the model.
+    limits: what it may hold. For a session on a server: secret resumes it, together with its name, within
+    `grace` seconds after its connection was lost; idle_timeout: seconds after which it is ended if it is
+    unused; max_command_bytes: the largest command, as it is sent. block_size: number of tokens per KV block.
+    max_positions: the most tokens that a path can have with the model.
     """
 
     tree: str

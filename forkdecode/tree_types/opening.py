@@ -11,10 +11,9 @@ from forkdecode.types import MAX_SEED, Prompt
 
 @dataclass(frozen=True, slots=True)
 class OpenTree:
-    """prompt: the root, node 0: a text, token ids or chat messages; None: no node yet, what is imported
-    will be the roots. chat: a text is one user message. seed: the root's lineage is made of it; None takes a
-    fresh one, which TreeOpened tells. cache_salt: of all that the session computes.
-    """
+    """prompt: the root, node 0: a text, token ids or chat messages; None: no node yet, imported nodes become
+    the roots. chat: a text is one user message. seed: determines the root's lineage; None draws a fresh one,
+    which TreeOpened reports. cache_salt: of everything the session computes."""
 
     prompt: Prompt | None = None
     chat: bool = False

@@ -1,4 +1,4 @@
-"""Tree sessions as callers see them, in process and by a server alike."""
+"""Tree sessions as callers see them, the same in process and through a server."""
 
 from forkdecode.calls.tree.asynchronous import AsyncTree
 from forkdecode.calls.tree.link import AsyncTreeLink, TreeLink

@@ -68,7 +68,7 @@ class Tree:
 
     @property
     def max_positions(self) -> int | None:
-        """Tokens that a path can have with the model; None where the server does not tell."""
+        """The most tokens that a path can have with the model; None if the server does not report it."""
         return self._opened.max_positions
 
     @property
