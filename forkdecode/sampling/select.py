@@ -8,25 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
 from forkdecode.allowed import Allowed, AllowedBits, AllowedLists, Ready
 from forkdecode.sampling.allowed import reads_lists, reads_short_lists, settled, with_short_lists
-from forkdecode.sampling.beams import topk_listed, topk_plain, topk_processed
-from forkdecode.sampling.continuations import check_scores
 from forkdecode.sampling.device.select import Selecting, begin_on_device
-from forkdecode.sampling.gather import check_gather, gather_named
 from forkdecode.sampling.group_logits import failed, is_active
-from forkdecode.sampling.listed import draw_listed, perturbed_listed, rows_listed
-from forkdecode.sampling.perturbed import check_gumbel, perturbed_best
-from forkdecode.sampling.row_best import rows_plain, rows_processed
-from forkdecode.sampling.sampler import check_draw, draw_plain, draw_processed
+from forkdecode.sampling.kinds import KINDS, Kind
 from forkdecode.step import (
+    Choice,
     Draw,
-    Gather,
     GumbelTopK,
     ProcessorSpec,
     RowTopK,
@@ -37,7 +31,7 @@ from forkdecode.step import (
 from forkdecode_kernels import topk
 
 _CPU = torch.device("cpu")
-Choice = TypeVar("Choice", Draw, TopK, RowTopK, Gather, GumbelTopK)
+_Work: TypeAlias = tuple[int, SelectionRequest]
 
 
 def select(
@@ -88,41 +82,14 @@ def _select(
     workers: int,
     done: dict[int, SelectionResult],
 ) -> None:
-    draws: list[tuple[int, SelectionRequest, Draw]] = []
-    topks: list[tuple[int, SelectionRequest, TopK]] = []
-    by_row: list[tuple[int, SelectionRequest, RowTopK]] = []
-    gathers: list[tuple[int, SelectionRequest, Gather]] = []
-    perturbed: list[tuple[int, SelectionRequest, GumbelTopK]] = []
+    work: dict[type[Choice], list[_Work]] = {kind: [] for kind in KINDS}
     for i, request in requests:
-        choice = request.choice
-        if isinstance(choice, Draw):
-            draws.append((i, request, choice))
-        elif isinstance(choice, TopK):
-            topks.append((i, request, choice))
-        elif isinstance(choice, RowTopK):
-            by_row.append((i, request, choice))
-        elif isinstance(choice, Gather):
-            gathers.append((i, request, choice))
-        elif isinstance(choice, GumbelTopK):
-            perturbed.append((i, request, choice))
+        if (kind := type(request.choice)) in work:
+            work[kind].append((i, request))
         else:
-            done[i] = SelectionResult.failed(request.group_id, f"{type(choice).__name__} is not known here")
-    _serve(
-        logits,
-        draws,
-        check=check_draw,
-        ways=(draw_plain, draw_processed, draw_listed),
-        threads=workers,
-        done=done,
-    )
-    beams = (topk_plain, topk_processed, topk_listed)
-    _serve(logits, topks, check=check_scores, ways=beams, threads=workers, done=done)
-    each_row = (rows_plain, rows_processed, rows_listed)
-    _serve(logits, by_row, check=check_scores, ways=each_row, threads=workers, done=done)
-    both = (gather_named, gather_named)
-    _serve(logits, gathers, check=check_gather, ways=both, threads=workers, done=done)
-    alike = (perturbed_best, perturbed_best, perturbed_listed)
-    _serve(logits, perturbed, check=check_gumbel, ways=alike, threads=workers, done=done)
+            done[i] = SelectionResult.failed(request.group_id, f"{kind.__name__} is not known here")
+    for kind, own in work.items():
+        _serve(logits, own, KINDS[kind], workers, done)
 
 
 def warm_up(
@@ -173,24 +140,21 @@ def _every_form(rows: int, vocab: int) -> list[Allowed]:
 
 def _serve(
     logits: torch.Tensor,
-    work: Sequence[tuple[int, SelectionRequest, Choice]],
-    *,
-    check: Callable[[torch.Tensor, SelectionRequest, Choice], None],
-    ways: Sequence[Callable[..., list[SelectionResult]]],
+    work: Sequence[_Work],
+    kind: Kind[Any],
     threads: int,
     done: dict[int, SelectionResult],
 ) -> None:
-    """ways: for groups whose logits are read as they are, for the others, and perhaps for those of the others
-    whose logits lists of allowed tokens alone change."""
-    sorted_out: list[list[tuple[int, SelectionRequest, Choice]]] = [[] for _ in ways]
-    for i, request, choice in work:
+    """Groups of one kind."""
+    sorted_out: list[list[_Work]] = [[] for _ in kind.ways]
+    for i, request in work:
         try:
-            check(logits, request, choice)
+            kind.check(logits, request, request.choice)
         except ValueError as error:
             done[i] = failed(request, error)
             continue
-        sorted_out[_way(logits, request, len(ways))].append((i, request, choice))
-    for groups, way in zip(sorted_out, ways, strict=True):
+        sorted_out[_way(logits, request, len(kind.ways))].append((i, request))
+    for groups, way in zip(sorted_out, kind.ways, strict=True):
         _serve_together(logits, groups, way, threads, done)
 
 
@@ -211,7 +175,7 @@ def _reads_lists(logits: torch.Tensor, request: SelectionRequest) -> bool:
 
 def _serve_together(
     logits: torch.Tensor,
-    groups: Sequence[tuple[int, SelectionRequest, Choice]],
+    groups: Sequence[_Work],
     way: Callable[..., list[SelectionResult]],
     threads: int,
     done: dict[int, SelectionResult],
@@ -219,8 +183,8 @@ def _serve_together(
     if not groups:
         return
     try:
-        results = way(logits, [(request, choice) for _, request, choice in groups], threads=threads)
-        done.update(zip((i for i, _, _ in groups), results, strict=True))
+        results = way(logits, [(request, request.choice) for _, request in groups], threads=threads)
+        done.update(zip((i for i, _ in groups), results, strict=True))
     except Exception as error:
         if len(groups) == 1:
             done[groups[0][0]] = failed(groups[0][1], error)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from forkdecode import lineage
 from forkdecode.allowed import Allowed, AllowedBits, AllowedLists, Ready
 from forkdecode.errors import GroupFailedError
+from forkdecode.sampling.kinds import KINDS
 from forkdecode.sampling.select import select
 from forkdecode.step import (
     Choice,
@@ -253,10 +254,9 @@ class Late:
 
 def test_what_is_allowed_is_asked_once_and_after_the_others_are_done(monkeypatch: Any) -> None:
     order: list[str] = []
-    from forkdecode.sampling import select as module
-
-    real = module.topk_plain
-    monkeypatch.setattr(module, "topk_plain", lambda *a, **k: order.append("free") or real(*a, **k))
+    plain, *others = KINDS[TopK].ways
+    ways = (lambda *a, **k: order.append("free") or plain(*a, **k), *others)
+    monkeypatch.setitem(KINDS, TopK, dataclasses.replace(KINDS[TopK], ways=ways))
     late = Late(as_lists(random_may(1, 2)))
     real_get = late.get
     monkeypatch.setattr(late, "get", lambda: order.append("asked") or real_get())
