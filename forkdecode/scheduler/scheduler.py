@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from forkdecode.checks import told
 from forkdecode.config import EngineConfig
 from forkdecode.errors import CancelledError as Cancelled
-from forkdecode.errors import CapacityError, ForkdecodeError, GroupFailedError, QueueFullError, invalid
+from forkdecode.errors import CapacityError, ForkdecodeError, QueueFullError, invalid
 from forkdecode.kv.block_pool import BlockPool
 from forkdecode.kv.bytes_moved import BytesMoved
 from forkdecode.kv.prefix_cache import PrefixCache
@@ -22,12 +21,12 @@ from forkdecode.scheduler.ahead import narrowed
 from forkdecode.scheduler.batching import Batcher
 from forkdecode.scheduler.commit import commit_selection, started
 from forkdecode.scheduler.commit_together import all_going_on, beam_events, commit_going_on
-from forkdecode.scheduler.events import CandidateRecord, GroupEvent, GroupFailed, GroupFinished
+from forkdecode.scheduler.ending import Endings
+from forkdecode.scheduler.events import GroupEvent
 from forkdecode.scheduler.group import SequenceGroup
 from forkdecode.scheduler.held_rows import HeldRows
-from forkdecode.scheduler.keeping import check_keep, hold_live, take_back
+from forkdecode.scheduler.keeping import check_keep
 from forkdecode.scheduler.moving import Moving
-from forkdecode.scheduler.outcome import partial_records, records
 from forkdecode.scheduler.plan import PlanBuilder
 from forkdecode.scheduler.planner import Planner
 from forkdecode.scheduler.preemption import PreemptionCost, Preemptor
@@ -70,12 +69,13 @@ class Scheduler:
         self._counters = counters = Counters()
         swaps = cost.swaps(config.preemption, 1, config.block_size)
         self.held = held = HeldRows(self.pool, self.host, swaps, counters)
-        self._preemptor = Preemptor(config.preemption, cost, self.pool, self.host, held)
+        preemptor = Preemptor(config.preemption, cost, self.pool, self.host, held)
         self._clock = clock
-        admission = Admission(self.pool, self.cache, held, self._preemptor, counters, config.watermark)
-        self._batcher = Batcher(config, self.pool, admission, held, self._preemptor, counters, clock)
+        admission = Admission(self.pool, self.cache, held, preemptor, counters, config.watermark)
+        self._batcher = Batcher(config, self.pool, admission, held, preemptor, counters, clock)
         self._groups: dict[str, SequenceGroup] = {}
-        self._planner = Planner(self.pool, self._batcher, counters, layers)
+        self._planner = planner = Planner(self.pool, self._batcher, counters, layers)
+        self._ends = Endings(self._groups, self._batcher, planner, preemptor, held, counters, clock)
         self._failures: list[GroupEvent] = []
         self._untold: list[tuple[SequenceGroup, GoingOn]] = []
         self._idle_steps = 0
@@ -125,7 +125,7 @@ class Scheduler:
         if group is None:
             return []
         error = Cancelled("the request was cancelled", request_id=request_id)
-        return [*self.tell(), self._fail(group, error)]
+        return [*self.tell(), self._ends.fail(group, error)]
 
     def tree(self, op: TreeOp) -> None:
         """Shares or releases what nodes hold, between two steps."""
@@ -153,7 +153,7 @@ class Scheduler:
             self._unblock()
         # Only now: the plan may hold part of their prefill, and blocks freed here are not in it again.
         for group, error in builder.broken:
-            self._failures.append(self._internal(group, error))
+            self._failures.append(self._ends.fail_by("internal error", error, group))
         return plan
 
     def schedule_ahead(self) -> StepPlan | None:
@@ -176,7 +176,7 @@ class Scheduler:
             return
         available = f"{self.pool.num_available} of {self.pool.num_blocks} available"
         self._failures.append(
-            self._fail(group, CapacityError(f"{what}, {available}", request_id=group.request_id))
+            self._ends.fail(group, CapacityError(f"{what}, {available}", request_id=group.request_id))
         )
 
     # -- commit -----------------------------------------------------------------------------------
@@ -216,16 +216,16 @@ class Scheduler:
                 found, done = commit_selection(group, result, self.cache, self.held, moving, now)
                 events += found
                 if done:
-                    events.append(self._finish(group))
+                    events.append(self._ends.finish(group))
             except ForkdecodeError as error:
                 error.request_id = group.request_id
-                events.append(self._fail(group, error))
+                events.append(self._ends.fail(group, error))
             except Exception as error:
-                events.append(self._internal(group, error))
+                events.append(self._ends.fail_by("internal error", error, group))
         wrong = moving.finish()
         self._planner.moved(moving.parents)
         self._untold = [one for one in self._untold if not any(one[0] is group for group, _ in wrong)]
-        return events + [self._internal(group, error) for group, error in wrong]
+        return events + [self._ends.fail_by("internal error", error, group) for group, error in wrong]
 
     def abort(self, cause: Exception) -> list[GroupEvent]:
         """The step failed as a whole: its groups end with GroupFailedError, all others go on. So do
@@ -235,8 +235,7 @@ class Scheduler:
         self._planner.moves.zero_blocks += builder.moves.zero_blocks
         for group in [*builder.touched, *builder.moves.swapped]:
             if self._groups.get(group.request_id) is group:
-                error = _caused(f"the model failed in step {builder.step}", cause, group.request_id)
-                events.append(self._fail(group, error))
+                events.append(self._ends.fail_by(f"the model failed in step {builder.step}", cause, group))
         return events
 
     def drain_failures(self) -> list[GroupEvent]:
@@ -256,44 +255,6 @@ class Scheduler:
                 self._counters.moved += BytesMoved(*builder.unshared, output.attention_bytes)
         self._counters.step_done(builder.rows)
         return builder
-
-    def _finish(self, group: SequenceGroup) -> GroupEvent:
-        found = records(group, group.policy.results())
-        take_back(group, {candidate.index for candidate in found}, self.held)
-        self._release(group)
-        self._counters.finished_groups += 1
-        self._counters.generated_tokens += group.costs.generated_tokens
-        longest = max((len(c.token_ids) for c in found), default=0)
-        usage = group.costs.usage(group.request.prompt_len, longest, self._clock())
-        return GroupFinished(group.request_id, found, usage, group.policy.exhausted)
-
-    def _fail(self, group: SequenceGroup, error: ForkdecodeError) -> GroupEvent:
-        found: tuple[CandidateRecord, ...] = ()
-        if isinstance(error, (CapacityError, Cancelled)):
-            found = partial_records(group)
-            hold_live(group, self.held)
-        kept = take_back(group, {candidate.index for candidate in found}, self.held)
-        table = group.table
-        held = np.empty(0, np.int32) if table is None else np.unique(table.references())
-        self._release(group)
-        # Its blocks may hold NaN, and a masked slot still takes part in a sum as 0 * NaN.
-        self._planner.moves.zero_blocks.append(held[self.pool.ref_count[held] == 0])
-        self._counters.failed_groups += 1
-        self._counters.generated_tokens += group.costs.generated_tokens
-        usage = group.costs.usage(group.request.prompt_len, group.rows.generated, self._clock())
-        return GroupFailed(group.request_id, error, found, usage, kept)
-
-    def _internal(self, group: SequenceGroup, error: Exception) -> GroupEvent:
-        return self._fail(group, _caused("internal error", error, group.request_id))
-
-    def _release(self, group: SequenceGroup) -> None:
-        if group.table is not None:
-            group.table.release()
-            group.table = None
-        self._preemptor.drop(group, self._planner.moves)
-        self._batcher.remove(group)
-        self.held.released.leave(group.request)
-        del self._groups[group.request_id]
 
     # -- looking in -------------------------------------------------------------------------------
 
@@ -316,10 +277,3 @@ class Scheduler:
 def _policy(request: DecodeRequest) -> Policy:
     ends = np.concatenate([request.eos_ids, request.stop_ids])
     return make_policy(request.strategy, request.options, ends)
-
-
-def _caused(what: str, cause: Exception, request_id: str) -> GroupFailedError:
-    """An error of one group: callers get no error object that another group's caller has too."""
-    error = GroupFailedError(f"{what}: {told(cause)}", request_id=request_id)
-    error.__cause__ = cause
-    return error
