@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,7 +79,7 @@ def _pem(name: str, value: object) -> bytes | None:
             raise invalid(name, f"cannot be read: {error}", allowed) from error
     if not isinstance(content, bytes) or b"-----BEGIN" not in content:
         raise invalid(name, "holds no PEM" if isinstance(content, bytes) else "is no file", allowed)
-    return content
+    return content.removeprefix(codecs.BOM_UTF8)  # gRPC would take the first line for none
 
 
 class ClientKeywords(TypedDict, total=False):

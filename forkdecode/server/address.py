@@ -96,8 +96,8 @@ def check_unused(address: Address) -> None:
     raise OSError(f"listen: {address} can't be had: a server listens there")
 
 
-def bind_problem(address: Address) -> str:
-    """Why the system won't give an address, in its own words, which gRPC keeps to itself."""
+def bind_problem(address: Address) -> str | None:
+    """Why the system won't give an address, in its own words, which gRPC keeps to itself; None if it will."""
     try:
         if address.path:
             _try_path(address.path)
@@ -105,7 +105,7 @@ def bind_problem(address: Address) -> str:
             _try_port(address.host, address.port)
     except OSError as error:
         return error.strerror or str(error)
-    return "gRPC can't listen there"
+    return None
 
 
 def _try_path(path: str) -> None:

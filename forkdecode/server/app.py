@@ -88,7 +88,13 @@ class Server:
             else:
                 port = self._server.add_secure_port(str(address), credentials)
         except RuntimeError:
-            raise OSError(f"listen: {address} can't be had: {bind_problem(address)}") from None
+            problem = bind_problem(address)
+            if problem is None and tls is not None:
+                raise tls.refused() from None
+            problem = problem or "gRPC can't listen there"
+            raise OSError(f"listen: {address} can't be had: {problem}") from None
+        if tls is not None and (doubt := tls.doubt()) is not None:
+            self._log.warning("certificate", file=str(tls.cert), problem=doubt)
         return address if address.path else replace(address, port=port)
 
     async def open(self) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import codecs
+import contextlib
 import ssl
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 
 from forkdecode.errors import InvalidRequestError, invalid
+
+_ROUNDS = 4
+"""Turns of both sides in which a handshake is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +36,35 @@ class TlsFiles:
         if self.client_ca is not None:
             _check_certificates("tls_client_ca", self.client_ca)
         return grpc.ssl_server_credentials([pair], root_certificates=ca, require_client_auth=ca is not None)
+
+    def refused(self) -> InvalidRequestError:
+        """Which file it is that gRPC does not take, where it takes the address."""
+        alone = TlsFiles(self.cert, self.key)
+        if self.client_ca is not None and _is_taken(alone.credentials()):
+            problem = f"gRPC can't use {self.client_ca}"
+            return invalid("tls_client_ca", problem, "PEM files of BEGIN CERTIFICATE blocks alone")
+        problem = f"gRPC can't use {self.cert} with its key {self.key}"
+        return invalid("tls_cert", problem, "BEGIN CERTIFICATE blocks, and a usual RSA or ECDSA key")
+
+    def doubt(self) -> str | None:
+        """Why clients may not trust the certificate, whoever has signed it: it has expired, or its key is
+        weak."""
+        server, client = _context(), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        server.load_cert_chain(self.cert, self.key, password="")
+        client.check_hostname = False
+        client.load_verify_locations(self.cert)
+        client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+        sides = (client.wrap_bio(down, up), server.wrap_bio(up, down, server_side=True))
+        try:
+            for side in _ROUNDS * sides:
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    side.do_handshake()
+        except ssl.SSLCertVerificationError as error:
+            return error.verify_message
+        except ssl.SSLError as error:
+            return error.reason
+        return None
 
 
 def tls_files(cert: Path | None, key: Path | None, client_ca: Path | None) -> TlsFiles | None:
@@ -63,6 +98,15 @@ def _check_key(cert: Path, key: Path) -> None:
         raise invalid("tls_key", problem, "an unencrypted PEM file") from None
 
 
+def _is_taken(credentials: grpc.ServerCredentials) -> bool:
+    """By a server of gRPC, on a port that is free again after that."""
+    try:
+        grpc.server(ThreadPoolExecutor(1)).add_secure_port("127.0.0.1:0", credentials)
+    except RuntimeError:
+        return False
+    return True
+
+
 def _context() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.set_ciphers("ALL:@SECLEVEL=0")  # how strong a key must be is for gRPC to say
@@ -76,4 +120,4 @@ def _pem(field: str, path: Path, kind: bytes) -> bytes:
         raise invalid(field, f"{path} can't be read: {error.strerror}", "a readable PEM file") from None
     if b"-----BEGIN" not in content or kind not in content:
         raise invalid(field, f"{path} holds no {kind.decode().lower()}", "a PEM file")
-    return content
+    return content.removeprefix(codecs.BOM_UTF8)  # gRPC would take the first line for none
