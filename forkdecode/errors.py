@@ -112,6 +112,14 @@ def invalid(field: str, problem: str, allowed: str) -> InvalidRequestError:
     return InvalidRequestError(f"{field}: {problem}; allowed: {allowed}", field=field, limit=allowed)
 
 
+def called_by_engine() -> UnavailableError:
+    """Of whoever asks an engine to do what it would have to wait for."""
+    return UnavailableError(
+        "the engine waits for this function (prefix_allowed_tokens_fn, CustomScorer), so the function can't "
+        "wait for the engine: use another LLM in it, or none"
+    )
+
+
 def callable_stays(field: str) -> InvalidRequestError:
     """Of a function that is to leave its process."""
     return invalid(field, "is a Python callable and can't be sent", "None here, or LLM in the same process")

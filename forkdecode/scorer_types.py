@@ -47,8 +47,9 @@ class CustomScorer:
     """score = function(selection_logprob, length, data): takes a float64 array [N] of summed
     log-probabilities and returns a finite number for each; all N hypotheses have `length` generated tokens.
 
-    It must be pure and fast: the engine calls it between two steps. In process only. If it raises, or returns
-    a wrong shape, only its own request fails, with an error that names `scorer`.
+    It must be pure and fast: the engine calls it between two steps, and all that it runs waits; calls of the
+    same LLM raise UnavailableError in it. In process only. If it raises, or returns a wrong shape, only its
+    own request fails, with an error that names `scorer`.
     """
 
     function: Callable[[Any, int, Any], Any]

@@ -117,7 +117,8 @@ class Options:
     text or token ids that each candidate must begin with. constraint: what all generated tokens must follow,
     including a forced prefix (see constraint_types). prefix_allowed_tokens_fn: the same as a function, as in
     transformers (see PrefixFunction); instead of a constraint, and in process only. It is called in a thread
-    of its own, one call at a time, and must not wait for the engine. If it raises, only its request ends.
+    of its own, one call at a time, and the engine waits for it, with all that it runs: calls of the same LLM
+    raise UnavailableError in it. If it raises, only its request ends.
     update_every, update_beams: while a beam is streamed, the number of steps between two updates (0: no
     updates) and how many of its best live hypotheses they show (0: all); refused with any other strategy.
     priority: requests with a higher priority run first. cache_salt: requests with different salts never share

@@ -83,17 +83,22 @@ class Handle:
 
     The request continues until it ends or is cancelled, whether anyone listens or not. read: turns what was
     put into events; called in the listener's thread. cancel: cancels it in the engine. heard: called after
-    each put.
+    each put. check_caller: raises where who waits would wait for ever; by default in a forked child.
     """
 
     def __init__(
-        self, request_id: str, read: Read, cancel: Callable[[], None], heard: Callable[[], None] | None = None
+        self,
+        request_id: str,
+        read: Read,
+        cancel: Callable[[], None],
+        heard: Callable[[], None] | None = None,
+        check_caller: Callable[[], None] | None = None,
     ) -> None:
         self._request_id = request_id
         self._progress = Progress(request_id, read, cancel)
         self._cancel = cancel
         self._heard = heard
-        self._process = OneProcess()
+        self._check_caller = check_caller or OneProcess().check
         self._reading = threading.Lock()
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
@@ -118,7 +123,7 @@ class Handle:
 
     def __next__(self) -> Event:
         """The next event; none after Finished. Raises the error that ended the request."""
-        self._check_process()
+        self._check_wait()
         with self._reading:
             while not self._progress.unread:
                 if self.done:
@@ -130,7 +135,7 @@ class Handle:
     def result(self, timeout: float | None = None) -> DecodeResult:
         """Waits for the end. Raises the error that ended the request, or TimeoutError after `timeout`
         seconds; the request then continues."""
-        self._check_process()
+        self._check_wait()
         seconds = _seconds(timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
         if not self._reading.acquire(timeout=-1 if seconds is None else seconds):
@@ -151,9 +156,9 @@ class Handle:
         if not self.done:
             self._cancel()
 
-    def _check_process(self) -> None:
+    def _check_wait(self) -> None:
         if not self.done:
-            self._process.check()
+            self._check_caller()
 
 
 class EventStream:

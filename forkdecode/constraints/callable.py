@@ -2,33 +2,56 @@
 
 from __future__ import annotations
 
+import threading
 import traceback
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from forkdecode.allowed import Allowed, AllowedLists
 from forkdecode.checks import shown, told
-from forkdecode.errors import GroupFailedError
+from forkdecode.errors import GroupFailedError, called_by_engine
 from forkdecode.step import I32, I64
 from forkdecode.types import PrefixFunction
 
 FIELD = "prefix_allowed_tokens_fn"
 
 
+class FunctionThread:
+    """The one thread in which callers' functions are called, so that none is ever called twice at once."""
+
+    def __init__(self) -> None:
+        self._mark = threading.local()
+        mark = partial(setattr, self._mark, "here", True)
+        self._pool = ThreadPoolExecutor(1, "forkdecode-prefix-function", mark)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it is what asks: a function that is being called."""
+        return getattr(self._mark, "here", False)
+
+    def submit(self, constraint: CallableConstraint, generated: I64) -> Future[Allowed]:
+        """Has a constraint ask. Raises UnavailableError where nobody could wait for the answer."""
+        if self.is_current:
+            raise called_by_engine()
+        return self._pool.submit(constraint.ask, generated)
+
+    def close(self) -> None:
+        """Ends it once the call that it is at has returned. Idempotent."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class CallableConstraint:
-    """What `function` returns for a row's tokens may follow them: the prompt's [P] and the generated ones.
-
-    worker: a pool of one thread, so that no function is ever called twice at once.
-    """
+    """What `function` returns for a row's tokens may follow them: the prompt's [P] and the generated ones."""
 
     function: PrefixFunction
     prompt: I64
     vocab_size: int
-    worker: ThreadPoolExecutor
+    worker: FunctionThread
 
     def rows(self) -> CallableRows:
         """The one row that a group starts with."""
@@ -73,7 +96,7 @@ class CallableRows:
 
     def allowed(self) -> Asked:
         """Has the function called."""
-        return Asked(self.constraint.worker.submit(self.constraint.ask, self.generated))
+        return Asked(self.constraint.worker.submit(self.constraint, self.generated))
 
     def next(self, parents: I32, tokens: I64) -> CallableRows:
         """See ConstraintRows."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from forkdecode.allowed import Constraint
 from forkdecode.constraint_types import ConstraintSpec, FromCatalogue
-from forkdecode.constraints.callable import CallableConstraint
+from forkdecode.constraints.callable import CallableConstraint, FunctionThread
 from forkdecode.constraints.catalogues import Catalogues
 from forkdecode.constraints.grammar import Grammars
 from forkdecode.errors import invalid
@@ -40,7 +40,7 @@ class ConstraintMaker:
         self._vocab_size = vocab_size
         self._eos_ids = tuple(eos_ids)
         self._catalogues = Catalogues(vocab_size, eos_ids) if catalogues is None else catalogues
-        self._callers = ThreadPoolExecutor(1, "forkdecode-prefix-function")
+        self._callers = FunctionThread()
         self._openers = ThreadPoolExecutor(1, "forkdecode-catalogues")
         self._grammars: Grammars | None = None
         if tokens is not None and self._eos_ids:
@@ -87,9 +87,13 @@ class ConstraintMaker:
         """What a caller's function allows after `prompt` [P]. All functions share one thread."""
         return CallableConstraint(function, prompt, self._vocab_size, self._callers)
 
+    def is_calling(self) -> bool:
+        """Whether this thread is calling a caller's function, which the engine may be waiting for."""
+        return self._callers.is_current
+
     def close(self) -> None:
         """Ends the threads that work for constraints. Idempotent."""
-        self._callers.shutdown(wait=False, cancel_futures=True)
+        self._callers.close()
         self._openers.shutdown(wait=False, cancel_futures=True)
         if self._grammars is not None:
             self._grammars.close()

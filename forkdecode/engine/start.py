@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -61,18 +62,22 @@ class RunningEngine:
 
 
 def start_engine(
-    loaded: LoadedModel, config: EngineConfig, threads: int | None = None, journal: Path | None = None
+    loaded: LoadedModel,
+    config: EngineConfig,
+    threads: int | None = None,
+    journal: Path | None = None,
+    is_calling: Callable[[], bool] = lambda: False,
 ) -> RunningEngine:
     """Allocates the KV cache and starts the engine's thread.
 
     threads: torch's threads; None takes the cores that this process may use. journal: a file to write
-    the step journal to (see journal.py). Raises CapacityError when the pool does not fit, and
-    InvalidRequestError for a journal that can't be written.
+    the step journal to (see journal.py). is_calling: see EngineThread.
+    Raises CapacityError when the pool does not fit, InvalidRequestError for a journal that can't be written.
     """
     cores = threads or usable_cores()
     form = ModelForm.of(loaded)  # before the engine takes the model
     engine, capacity = build_engine(loaded, config, cores, journal=journal)
-    thread = EngineThread(engine)
+    thread = EngineThread(engine, is_calling=is_calling)
     prepare = Preparing(
         getattr(torch, loaded.info.dtype), form.device, weights=config.weights, compiles=config.compile
     )

@@ -17,7 +17,13 @@ from forkdecode.checks import told
 from forkdecode.engine.commands import Cancel, Close, Command, InOrder, Stats, Submit, Tree, Update
 from forkdecode.engine.core import Engine, forget_locals
 from forkdecode.engine.port import Job
-from forkdecode.errors import EngineClosedError, ForkdecodeError, GroupFailedError, invalid
+from forkdecode.errors import (
+    EngineClosedError,
+    ForkdecodeError,
+    GroupFailedError,
+    called_by_engine,
+    invalid,
+)
 from forkdecode.logs import get_logger
 from forkdecode.model.prepared import PreparedModel
 from forkdecode.results import EngineStats
@@ -33,10 +39,17 @@ class EngineThread:
 
     An engine that nobody refers to any more, by an LLM or by a handle, closes itself. flush: called in
     the engine's thread when the sinks have got all that a step reported; the next step waits for it.
-    In a forked child whatever would wait raises UnavailableError, and all else does nothing.
+    is_calling: whether the thread that asks is one that steps wait for. There, in the engine's own, and in a
+    forked child, whatever would wait raises UnavailableError; in a forked child all else does nothing.
     """
 
-    def __init__(self, engine: Engine, flush: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        flush: Callable[[], None] = lambda: None,
+        is_calling: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._is_calling = is_calling
         self._home = OneProcess(ENGINE)
         self._loop = _Loop(engine, flush)
         # Neither the thread nor the finalizer refers to this object, so that it can be dropped.
@@ -50,7 +63,7 @@ class EngineThread:
         Raises CapacityError for one that this engine can never serve, InvalidRequestError for an id
         in use, EngineClosedError after close.
         """
-        self._home.check()
+        self.check_caller()
         self._loop.submit(jobs)
 
     def cancel(self, request: DecodeRequest) -> None:
@@ -70,7 +83,7 @@ class EngineThread:
 
         Raises what Engine.update raises, EngineClosedError after close.
         """
-        self._home.check()
+        self.check_caller()
         self._loop.update(model)
 
     def stats(self) -> EngineStats:
@@ -79,7 +92,7 @@ class EngineThread:
 
     def ask_stats(self) -> Future[EngineStats]:
         """stats(), for who doesn't want to wait. Raises EngineClosedError after close."""
-        self._home.check()
+        self.check_caller()
         return self._loop.ask_stats()
 
     def step_seconds(self) -> float:
@@ -92,11 +105,21 @@ class EngineThread:
 
     def close(self) -> None:
         """Ends what is running with EngineClosedError and stops the thread. Idempotent."""
-        if self._home.left:
-            return
-        self._loop.inbox.put(Close())
-        if threading.current_thread() is not self._thread:
+        self.hang_up()
+        if not self._home.left:
             self._thread.join()
+
+    def hang_up(self) -> None:
+        """close(), for who doesn't want to wait."""
+        if not self._home.left:
+            self.check_caller()
+            self._loop.inbox.put(Close())
+
+    def check_caller(self) -> None:
+        """Raises UnavailableError where whoever waits for the engine would wait for ever."""
+        self._home.check()
+        if threading.current_thread() is self._thread or self._is_calling():
+            raise called_by_engine()
 
 
 class _Loop:

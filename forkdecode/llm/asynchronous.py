@@ -307,14 +307,17 @@ class AsyncLLM:
         self, weights: str | os.PathLike[str] | PreTrainedModel | Mapping[str, torch.Tensor]
     ) -> None:
         """LLM.update_weights, in a worker thread. Cancelling the await does not stop it."""
+        self._session.engine.thread.check_caller()
         await asyncio.to_thread(self._session.engine.weights.update, weights)
 
     async def stats(self) -> EngineStats:
         """What the engine is doing and has done."""
+        self._session.engine.thread.check_caller()
         return await asyncio.to_thread(self._session.engine.thread.stats)
 
     async def close(self) -> None:
         """Stops the engine; running requests end with EngineClosedError. Idempotent."""
+        self._session.engine.thread.hang_up()
         await asyncio.to_thread(self._session.close)
 
     async def __aenter__(self) -> AsyncLLM:

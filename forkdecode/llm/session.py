@@ -64,7 +64,9 @@ class Session:
         self.catalogues = Catalogues(loaded.info.vocab_size, loaded.info.eos_ids)
         self.catalogues.put_all({} if catalogues is None else catalogues)
         self.requests = RequestMaker(loaded.tokenizer, loaded.info, self.catalogues)
-        self.engine: RunningEngine = start_engine(loaded, settings, threads)
+        self.engine: RunningEngine = start_engine(
+            loaded, settings, threads, is_calling=self.requests.is_calling
+        )
 
     def close(self) -> None:
         """Stops the engine; a GPU's memory is anybody's again. Idempotent."""

@@ -354,7 +354,13 @@ class LLM:
     def _start(self, prepared: Sequence[Prepared], heard: Callable[[], None] | None = None) -> list[Handle]:
         thread = self._session.engine.thread
         handles = [
-            Handle(one.request.request_id, one.assembler.events, partial(thread.cancel, one.request), heard)
+            Handle(
+                one.request.request_id,
+                one.assembler.events,
+                partial(thread.cancel, one.request),
+                heard,
+                thread.check_caller,
+            )
             for one in prepared
         ]
         thread.submit([Job(one.request, handle.put) for one, handle in zip(prepared, handles, strict=True)])

@@ -121,6 +121,10 @@ class RequestMaker:
         """What a constraint allows with this model after a prompt. Raises InvalidRequestError."""
         return self._resolver.constraint(spec, prompt)
 
+    def is_calling(self) -> bool:
+        """Whether this thread is calling a caller's function, which the engine may be waiting for."""
+        return self._resolver.is_calling()
+
     def close(self) -> None:
         """Ends the threads that work for constraints; what is running with one fails. Idempotent."""
         self._resolver.close()

@@ -197,6 +197,10 @@ class Resolver:
         """What a constraint allows with this model after a prompt. Raises InvalidRequestError."""
         return self._constraints.of(spec, prompt=prompt)
 
+    def is_calling(self) -> bool:
+        """See ConstraintMaker."""
+        return self._constraints.is_calling()
+
     def close(self) -> None:
         """Ends the threads that work for constraints. Idempotent."""
         self._constraints.close()
