@@ -12,6 +12,7 @@ from transformers import AttentionInterface
 from forkdecode.model.hand_over import handed
 from forkdecode.model.kv_cache import KvCache
 from forkdecode.model.node_plans import Key, LayerCounts, key_of
+from forkdecode.model.rows_alone import as_torch_has_it
 from forkdecode_kernels.attention import AttentionPlan, attention, plan_attention
 from forkdecode_kernels.attention_reads import tokens_read
 from forkdecode_kernels.attention_work import AttentionWork
@@ -105,9 +106,10 @@ def paged_attention(
     scale = query.shape[3] ** -0.5 if scaling is None else scaling
     kv, wanted = step.cache.layer(layer), value.shape[3]
     query, key, value = (filled(each, kv.shape[4]) for each in (query, key, value))
-    write_kv(kv, key[0], value[0], step.slots)
-    plan, window = step.plan(layer, query.shape[1])
-    out = attention(query[0], kv, plan, scale=scale, window=window, softcap=softcap, sinks=s_aux)
+    with as_torch_has_it():  # its products are none by weights, and their shapes are their groups' own
+        write_kv(kv, key[0], value[0], step.slots)
+        plan, window = step.plan(layer, query.shape[1])
+        out = attention(query[0], kv, plan, scale=scale, window=window, softcap=softcap, sinks=s_aux)
     return out[None, :, :, :wanted], None
 
 

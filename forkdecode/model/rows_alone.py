@@ -10,6 +10,7 @@ either.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -57,16 +58,23 @@ class RowsAlone(TorchFunctionMode):
         return found
 
 
+def as_torch_has_it() -> AbstractContextManager[object]:
+    """Within, torch's functions are its own, also while RowsAlone is entered: for what leaves rows alone by
+    itself."""
+    return torch._C.DisableTorchFunction()
+
+
 def by_sixteens(function: _Function, x: torch.Tensor, *rest: Any) -> torch.Tensor:
     """A product of x [..., rows, in], always of 16 rows at once: of one shape, one order of sums. Three
-    dimensions are as many products where the second factor has three as well, and else more rows."""
+    dimensions are as many products where the second factor has three as well, and else more rows. Contiguous,
+    as a product is: its caller may take a view."""
     if x.ndim != 2 and rest[0].ndim != 3:
         found = by_sixteens(function, x.reshape(-1, x.shape[-1]), *rest)
         return found.view(*x.shape[:-1], found.shape[-1])
     rows = x.shape[-2]
     padded = torch.nn.functional.pad(x, (0, 0, 0, -rows % ROW_QUANTUM)) if rows else x
     pieces = [function(part.contiguous(), *rest) for part in torch.split(padded, ROW_QUANTUM, dim=-2)]
-    return torch.cat(pieces, dim=-2)[..., :rows, :]
+    return torch.cat(pieces, dim=-2)[..., :rows, :].contiguous()
 
 
 def _by_weight(x: torch.Tensor, weight: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import Olmo2Config
 
-from forkdecode.model.rows_alone import PIECES, RowsAlone, whole_vectors
+from forkdecode.model.rows_alone import PIECES, RowsAlone, as_torch_has_it, whole_vectors
 from tests.model.driver import Driver, StepBuilder
 from tests.models import _COMMON, VOCAB, tiny_model
 
@@ -131,6 +132,21 @@ def test_products_by_one_expert_of_all_are_as_they_are_alone(
     assert all(torch.equal(part, same) for part, same in parts)
     exact = x.double() @ weights[1].double()
     assert torch.allclose(whole.double(), exact, rtol=2e-2, atol=1e-3 if dtype == torch.float32 else 1.0)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 16, 33])
+def test_products_are_contiguous_as_torch_s(rows: int) -> None:
+    x, weights = random(3, rows, 8), random(3, 8, 5, seed=2)
+    with RowsAlone():
+        assert torch.bmm(x, weights).is_contiguous()
+
+
+def test_what_leaves_rows_alone_by_itself_is_torch_s_own() -> None:
+    x, weights = random(3, 2, 300), random(3, 300, 5, seed=2)
+    with RowsAlone() as loops, mock.patch.object(loops, "__torch_function__") as changed:
+        with as_torch_has_it():
+            torch.bmm(x, weights)
+        assert not changed.called
 
 
 def tokens(n: int, seed: int) -> list[int]:

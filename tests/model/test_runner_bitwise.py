@@ -14,7 +14,7 @@ from tests.models import FAMILIES, VOCAB, tiny_model
 
 LEAN = ("llama", "qwen2", "qwen3", "mistral", "phi3", "gemma2", "gemma3")
 """Families that have a decoder of their own beside the generic one."""
-DTYPES = [torch.float32, torch.bfloat16]
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 STEPS = 4
 
 

@@ -65,3 +65,17 @@ def test_prefill_and_decode_share_a_step(family: str) -> None:
     step.decode(fresh, driver.vocab)
     got = driver.run(step)
     assert_close(got, torch.cat([expected(oracle, running.rows), expected(oracle, fresh.rows)]))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_float16_is_float32_up_to_its_rounding(family: str) -> None:
+    oracle = tiny_model(family)
+    driver = Driver(tiny_model(family, dtype=torch.float16))
+    group = driver.open(tokens(30, 1))
+    found = [driver.prefill(group, [7, 22])]
+    want = [expected(oracle, group.rows)]
+    for parents in ([0, 0, 0], [2, 0], [1, 0, 1, 1]):
+        driver.fork(group, parents, tokens(len(parents), 3))
+        found.append(driver.decode(group))
+        want.append(expected(oracle, group.rows))
+    assert (torch.cat(found) - torch.cat(want)).abs().max() < 0.2  # another token's are several apart
