@@ -19,8 +19,12 @@ chats = [
 ]
 
 with Client(args.server) if args.server else LLM(args.model) as llm:
+    # Nothing but EOS ends a translation: one that stops at a newline, too, would come out twice.
     results = llm.decode(
-        chats, Beam(width=5, num_return_sequences=3, early_stopping=True), max_tokens=24, stop="\n"
+        chats,
+        Beam(width=5, num_return_sequences=3, length_penalty=0.0, early_stopping=True),
+        max_tokens=24,
+        bad_words=["\n", "\n\n"],
     )
     for sentence, result in zip(sentences, results, strict=True):
         print(sentence)
