@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-PATIENCE = 2.0
-"""Seconds for which nobody wonders."""
+PATIENCE = 10.0
+"""Seconds for which nobody wonders: more than what is loaded from caches takes, on slow machines too."""
 
 
 @contextmanager

@@ -123,7 +123,7 @@ def build_engine(
     if on_gpu:
         capacity = _resized(runner, info, config, host_memory)
     if device.type in ("cpu", "cuda"):
-        # From a cache this takes a second.
+        # From a cache this takes seconds.
         with told_if_slow(_say_preparing):
             # The last tokens of prompts that end in a step come beyond its budget.
             _first_step(runner, info.name, 2 * config.max_step_tokens)
