@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from forkdecode.config import DEFAULT_MODEL
-from forkdecode.errors import invalid
+from forkdecode.errors import InvalidRequestError, ModelLoadError, invalid
 
 
 def open_tokenizer(field: str, name: str) -> Any:
@@ -14,6 +14,7 @@ def open_tokenizer(field: str, name: str) -> Any:
     Raises InvalidRequestError for `field`."""
     from forkdecode.model import own_tokenizer
     from forkdecode.model.default_model import SMOLLM2, ensure
+    from forkdecode.model.hub import check_reached
 
     path = Path(name).expanduser()
     try:
@@ -23,7 +24,11 @@ def open_tokenizer(field: str, name: str) -> Any:
             found = own_tokenizer.open_gguf_tokenizer(path)
         else:
             local = path.is_dir()
+            if not local:
+                check_reached(name)
             found = own_tokenizer.open_tokenizer(str(path) if local else name, local=local)
+    except ModelLoadError as error:
+        raise InvalidRequestError(f"{field}: {error}", field=field) from error
     except Exception as error:  # transformers raises of every kind
         told = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise invalid(field, f"{name!r} can't be opened: {told}", "a model's folder or name") from error

@@ -14,6 +14,7 @@ from forkdecode.config import DEFAULT_MODEL
 from forkdecode.errors import ModelLoadError, invalid
 from forkdecode.model.default_model import SMOLLM2, ensure
 from forkdecode.model.generation_defaults import tell_defaults
+from forkdecode.model.hub import check_reached
 from forkdecode.model.info import DTYPE_BYTES, ModelInfo
 from forkdecode.model.packing import multiplies_bfloat16
 from forkdecode.model.probe import probe
@@ -176,6 +177,7 @@ def _open(model: str, dtype: str, tokenizer: Any | None) -> tuple[str, Opened]:
                 )
             if path.is_absolute() or is_gguf or model.startswith((".", "~")) or not model:
                 raise ModelLoadError(f"model: no file or folder {model!r}", field="model")
+            check_reached(model)
             return model, open_pretrained(model, dtype, tokenizer, local=False)
     except ModelLoadError:
         raise
