@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,10 @@ from forkdecode.model.hub import check_reached
 from forkdecode.model.info import DTYPE_BYTES, ModelInfo
 from forkdecode.model.packing import multiplies_bfloat16
 from forkdecode.model.probe import probe
+from forkdecode.model.settings import eos_ids, positions
 from forkdecode.model.support import check_config, check_positions, one_line
 from forkdecode.model.weights import TAKEN, Opened, check_floats, convert, open_gguf, open_pretrained, quiet
 
-# Architectures without a limit of their own: positions are int32 in the kernels.
-_UNBOUNDED = 2**31 - 1
 _CPU = torch.device("cpu")
 
 
@@ -108,8 +106,8 @@ def _ready(
     info = ModelInfo(
         name=name,
         vocab_size=seen.vocab_size,
-        max_positions=check_positions(name, config, _positions(config), max_positions),
-        eos_ids=_eos_ids(opened, seen.vocab_size),
+        max_positions=check_positions(name, config, positions(name, config), max_positions),
+        eos_ids=eos_ids(name, opened, seen.vocab_size),
         kv_shapes=seen.kv_shapes,
         windows=seen.windows,
         dtype=dtype,
@@ -187,17 +185,3 @@ def _open(model: str, dtype: str, tokenizer: Any | None) -> tuple[str, Opened]:
             "a folder or hub id that transformers can open, or a .gguf file",
             field="model",
         ) from error
-
-
-def _positions(config: Any) -> int:
-    return int(getattr(config, "max_position_embeddings", None) or _UNBOUNDED)
-
-
-def _eos_ids(model: PreTrainedModel, vocab_size: int) -> tuple[int, ...]:
-    """EOS ids of generation_config, else of the config; those outside the vocabulary can't be drawn."""
-    for source in (model.generation_config, model.config, model.config.get_text_config(decoder=True)):
-        ids = getattr(source, "eos_token_id", None)
-        if ids is not None:
-            listed: Iterable[int] = [ids] if isinstance(ids, int) else ids
-            return tuple(sorted({int(i) for i in listed if 0 <= int(i) < vocab_size}))
-    return ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from transformers import (
 from forkdecode.errors import InvalidRequestError, ModelLoadError
 from forkdecode.model import loader
 from forkdecode.model.loader import load, resolve_device, resolve_dtype
+from forkdecode.model.settings import UNBOUNDED, positions
 from forkdecode.model.weights import convert
 from tests.model.tiny_gguf import write_tiny_gguf
 from tests.tiny_model import EOS, save_model, save_tiny_llama, vocabulary
@@ -92,6 +94,18 @@ def test_eos_ids_are_those_of_generation_config(
     assert load(str(folder), dtype="float32").info.eos_ids == expected
 
 
+@pytest.mark.parametrize("wrong", ["262", [263, "x"], 262.0, [1e9], True, [[1, 2]], {"id": 3}])
+@pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
+def test_eos_ids_of_another_type_are_refused_by_name(tmp_path: Path, file: str, wrong: object) -> None:
+    folder = save_tiny_llama(tmp_path, eos_token_id=None)
+    _changed(folder / file, eos_token_id=wrong)
+    with pytest.raises(ModelLoadError, match="eos_token_id") as error:
+        load(str(folder), dtype="float32")
+    assert error.value.field == "model"
+    if file == "generation_config.json":
+        assert f"eos_token_id is {wrong!r}; allowed: a token id, or a list of them" in str(error.value)
+
+
 def test_a_model_without_eos_has_none(tmp_path: Path) -> None:
     folder = save_tiny_llama(tmp_path, eos_token_id=None)
     assert load(str(folder), dtype="float32").info.eos_ids == ()
@@ -144,6 +158,27 @@ def test_a_file_that_is_no_gguf_is_said(tmp_path: Path) -> None:
     path.write_bytes(b"GGUF" + bytes(64))
     with pytest.raises(ModelLoadError, match="can't be opened"):
         load(str(path))
+
+
+@pytest.mark.parametrize("wrong", [0, -1])
+def test_only_a_limit_that_is_not_given_is_none(tmp_path: Path, wrong: int) -> None:
+    folder = save_tiny_llama(tmp_path)
+    _changed(folder / "config.json", max_position_embeddings=wrong)
+    with pytest.raises(ModelLoadError, match="max_position_embeddings"):
+        load(str(folder), dtype="float32")
+
+
+@pytest.mark.parametrize("wrong", [0, -1, "512", 512.0, True])
+def test_a_number_of_positions_is_one(wrong: object) -> None:
+    assert positions("a", SimpleNamespace(max_position_embeddings=512)) == 512
+    assert positions("a", SimpleNamespace(max_position_embeddings=None)) == UNBOUNDED
+    assert positions("a", SimpleNamespace()) == UNBOUNDED
+    with pytest.raises(ModelLoadError, match="model 'a' can't be served: max_position_embeddings is"):
+        positions("a", SimpleNamespace(max_position_embeddings=wrong))
+
+
+def _changed(path: Path, **values: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
 
 
 def test_max_positions_lowers_the_models(tmp_path: Path) -> None:
