@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias, TypeVar, cast
 
 from forkdecode.checks import check_unicode, keep
-from forkdecode.errors import invalid
+from forkdecode.errors import InvalidRequestError, invalid
 from forkdecode.rpc.convert_options import options_message, options_of
 from forkdecode.rpc.convert_prompts import piece_of, prompt_message, prompt_of, token_ids
 from forkdecode.rpc.convert_strategies import set_strategy, strategy_of
@@ -201,7 +201,14 @@ def _read_score(command_id: int, message: pb.ScoreNodes) -> ScoreNodes:
 
 
 def _read_import(command_id: int, message: pb.ImportNodes) -> Import:
-    return Import(command_id, tuple(map(path_of, message.paths)), tuple(sorted(message.parents.items())))
+    paths = []
+    for place, path in enumerate(message.paths):
+        try:
+            paths.append(path_of(path))
+        except InvalidRequestError as error:
+            name = f"paths[{place}].{error.field}"
+            raise InvalidRequestError(f"paths[{place}].{error}", field=name, limit=error.limit) from None
+    return Import(command_id, tuple(paths), tuple(sorted(message.parents.items())))
 
 
 def _plain(kind: type[T]) -> Callable[[int, Any], T]:

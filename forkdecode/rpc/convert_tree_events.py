@@ -45,8 +45,10 @@ Asked = Mapping[int, pb.TreeCommand]
 
 def tree_event(events: Sequence[TreeEvent], asked: Asked | None = None) -> pb.TreeEvent:
     """One message of one step's events, or of several steps'. asked: the commands that are refused
-    among them, by id, so that the field at fault is named by its path there."""
-    return pb.TreeEvent(changes=[change_message(event, asked or {}) for event in events])
+    among them, by the event's place, so that the field at fault is named by its path there."""
+    commands = asked or {}
+    changes = [change_message(event, commands.get(place)) for place, event in enumerate(events)]
+    return pb.TreeEvent(changes=changes)
 
 
 def tree_events(message: pb.TreeEvent) -> list[TreeEvent]:
@@ -59,10 +61,10 @@ def tree_events(message: pb.TreeEvent) -> list[TreeEvent]:
     return found
 
 
-def change_message(event: TreeEvent, asked: Asked) -> pb.TreeChange:
-    """One event's."""
+def change_message(event: TreeEvent, asked: pb.TreeCommand | None = None) -> pb.TreeChange:
+    """One event's. asked: the command that it refuses, if it does."""
     if isinstance(event, Refused):
-        error = error_message(event.error, asked.get(event.command_id))
+        error = error_message(event.error, asked)
         return pb.TreeChange(refused=pb.CommandRefused(command_id=event.command_id, error=error))
     kind, write = _WRITERS[type(event)]
     return pb.TreeChange(**{kind: write(event)})

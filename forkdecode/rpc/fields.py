@@ -69,7 +69,8 @@ def _unknown(message: Message, prefix: str) -> str | None:
 
 def field_path(name: str, request: Message | None) -> str:
     """Where in `request` the field stands that the SDK calls `name`: "top_p" of a Sample is
-    "sample.sampling.top_p". A name that is not found, or a path already, stays as it is."""
+    "sample.sampling.top_p". A name that is not found, or a path already, stays as it is; "" for a limit of a
+    session, which a command is beyond."""
     if isinstance(request, pb.TreeCommand):
         action = request.WhichOneof("action")
         return name if action is None else _command_path(name, action, getattr(request, action))
@@ -85,7 +86,9 @@ def _command_path(name: str, action: str, message: Message) -> str:
         return f"{action}.{path}" if known else name
     if isinstance(message, pb.OpenTree) and name in pb.TreeLimits.DESCRIPTOR.fields_by_name:
         return f"{action}.limits.{name}"
-    return f"{action}.{name}" if name in message.DESCRIPTOR.fields_by_name else name
+    if name in pb.TreeLimits.DESCRIPTOR.fields_by_name:
+        return ""  # of the session, and nowhere in this command
+    return f"{action}.{name}" if name.partition("[")[0] in message.DESCRIPTOR.fields_by_name else name
 
 
 def _decode_path(name: str, request: pb.DecodeRequest | pb.DecodeNodes) -> str:

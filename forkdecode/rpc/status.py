@@ -87,7 +87,9 @@ def error_message(error: BaseException, command: Message | None = None) -> pb.Er
     if isinstance(error, ForkdecodeError):
         if error.field is not None:
             message.field = _short(error.field, MAX_DETAIL)
-            message.path = _short(field_path(error.field, command), MAX_DETAIL)
+            path = field_path(error.field, command)
+            if path:
+                message.path = _short(path, MAX_DETAIL)
         if error.limit is not None:
             message.limit = _short(error.limit, MAX_DETAIL)
         if error.retry_after is not None:

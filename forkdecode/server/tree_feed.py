@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
+from forkdecode.errors import ForkdecodeError
 from forkdecode.results import TokenLogprob
 from forkdecode.rpc.v1 import decode_pb2 as pb
 from forkdecode.server.stream import LOGPROB_BYTES, MAX_PENDING_BYTES, TOKEN_BYTES, too_slow
@@ -39,10 +40,13 @@ class TreeFeed:
         self.begun = asyncio.Event()
         """The session has told what it is: nothing may come before that."""
         self.asked: dict[int, pb.TreeCommand] = {}
-        """Commands that are neither accepted nor refused yet, by the client's id."""
+        """Commands of the session that are neither accepted nor refused yet, by the client's id."""
+        self.refused: dict[int, pb.TreeCommand] = {}
+        """The commands that are refused among the events taken last, by the event's place."""
         self.name = name
         self._pending: list[TreeEvent | _Growth] = []
         self._growths: dict[int, _Growth] = {}
+        self._refused: dict[int, pb.TreeCommand] = {}
         self._ended = False
         self._error: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -52,22 +56,19 @@ class TreeFeed:
         if self._ended:
             return
         for event in events:
-            self.weight += event_bytes(event)
-            if isinstance(event, Refused) and event.command_id in self.asked:
-                self.weight += self.asked[event.command_id].ByteSize()
-            if isinstance(event, TreeOpened):  # a session of many tokens can be resumed all the same
-                self._allowed += event_bytes(event)
-                self.begun.set()
-            if not isinstance(event, NodeDelta):
-                self._pending.append(event)
-            elif event.node in self._growths:
-                self._growths[event.node].add(event)
-            else:
-                self._growths[event.node] = growth = _Growth(event)
-                self._pending.append(growth)
-        if self.weight > self._allowed:
-            self.end(too_slow(f"more than {MAX_PENDING_BYTES >> 20} MiB of its events wait", self.name))
-        self._wake()
+            if isinstance(event, (Accepted, Refused)):
+                message = self.asked.pop(event.command_id, None)
+                if message is not None and isinstance(event, Refused):
+                    self._keep(message)
+            self._append(event)
+        self._bound()
+
+    def refuse(self, message: pb.TreeCommand, error: ForkdecodeError) -> None:
+        """Takes the refusal of a command that is not the session's. Its id may be that of one that is."""
+        if not self._ended:
+            self._keep(message)
+            self._append(Refused(message.command_id, error))
+            self._bound()
 
     def end(self, error: BaseException | None = None) -> None:
         """What waits is the last, then comes `error`."""
@@ -87,18 +88,32 @@ class TreeFeed:
         events = [one.event() if isinstance(one, _Growth) else one for one in self._pending]
         self._pending.clear()
         self._growths.clear()
+        self.refused, self._refused = self._refused, {}
         self.taken, self.weight, self._allowed = self.weight, 0, MAX_PENDING_BYTES
         return events
 
-    def answered(self, events: Iterable[TreeEvent]) -> dict[int, pb.TreeCommand]:
-        """The commands that are refused among `events`, by id. Those that are answered are forgotten."""
-        refused = {}
-        for event in events:
-            if isinstance(event, (Accepted, Refused)):
-                message = self.asked.pop(event.command_id, None)
-                if message is not None and isinstance(event, Refused):
-                    refused[event.command_id] = message
-        return refused
+    def _append(self, event: TreeEvent) -> None:
+        self.weight += event_bytes(event)
+        if isinstance(event, TreeOpened):  # a session of many tokens can be resumed all the same
+            self._allowed += event_bytes(event)
+            self.begun.set()
+        if not isinstance(event, NodeDelta):
+            self._pending.append(event)
+        elif event.node in self._growths:
+            self._growths[event.node].add(event)
+        else:
+            self._growths[event.node] = growth = _Growth(event)
+            self._pending.append(growth)
+
+    def _keep(self, message: pb.TreeCommand) -> None:
+        """The next event is of its refusal."""
+        self._refused[len(self._pending)] = message
+        self.weight += message.ByteSize()
+
+    def _bound(self) -> None:
+        if self.weight > self._allowed:
+            self.end(too_slow(f"more than {MAX_PENDING_BYTES >> 20} MiB of its events wait", self.name))
+        self._wake()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

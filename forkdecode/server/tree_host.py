@@ -169,22 +169,22 @@ class HostedTree:
         holds up a client that sends them quicker."""
         await self._has_room.wait()
 
-    def command(self, feed: TreeFeed, command: Command, size: int = 0) -> None:
-        """Carries out a command of `feed`, after those before. size: its bytes, as it was sent."""
+    def command(self, feed: TreeFeed, command: Command, size: int = 0) -> ForkdecodeError | None:
+        """Carries out a command of `feed`, after those before, or says why not. size: its bytes, as it was
+        sent."""
         number = command.command_id
         self.is_used = True
         if self._ended or feed is not self._connected:
-            return
+            return None
         if number in self._running:
-            error = invalid("command_id", f"{number} still runs", "an id of no running command")
-            feed.add([Refused(number, error)])
-            return
+            return invalid("command_id", f"{number} still runs", "an id of no running command")
         own = next(self._ids)
         self._asked[own] = feed, number
         self._running[number] = own
         numbered = replace(command, command_id=own)
         effort = partial(self.session.effort, numbered, size, LARGE)
         self._do(_Work(partial(self.session.command, numbered), lambda _: None, effort, size))
+        return None
 
     def no_more(self, feed: TreeFeed) -> None:
         """No command of `feed` comes any more: it ends once those that came have ended."""

@@ -23,7 +23,6 @@ from forkdecode.server.tree_feed import TreeFeed
 from forkdecode.server.tree_host import HostedTree
 from forkdecode.server.trees import Trees
 from forkdecode.server.workers import LARGE, Workers
-from forkdecode.tree_types import Refused
 
 T = TypeVar("T")
 
@@ -102,18 +101,18 @@ class TreeService:
         elif self._trees.is_draining:
             error = going_down()
         else:
-            feed.asked[call.command_id] = message
-            host.command(feed, call, size)
+            error = host.command(feed, call, size)
+            if error is None:
+                feed.asked[call.command_id] = message
         if error is not None:
-            feed.asked[message.command_id] = message
-            feed.add([Refused(message.command_id, error)])
+            feed.refuse(message, error)
 
     async def _write(self, host: HostedTree, feed: TreeFeed, context: Context) -> None:
         while True:
             events = await feed.take()
             if events is None:
                 return
-            asked = feed.answered(events)
+            asked = feed.refused
             message = (
                 tree_event(events, asked)
                 if feed.taken < LARGE

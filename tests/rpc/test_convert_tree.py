@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forkdecode.errors import ForkdecodeError, InvalidRequestError
+from forkdecode.errors import CapacityError, ForkdecodeError, InvalidRequestError
 from forkdecode.rpc.convert_tree_commands import (
     CloseCall,
     OpenCall,
@@ -263,15 +263,24 @@ WRONG: list[tuple[pb.TreeCommand, str, str]] = [
     (pb.TreeCommand(import_nodes=pb.ImportNodes()), "paths", "import_nodes.paths"),
     (
         pb.TreeCommand(import_nodes=pb.ImportNodes(paths=[pb.NodePath()])),
-        "token_ids",
-        "token_ids",
+        "paths[0].token_ids",
+        "import_nodes.paths[0].token_ids",
     ),
     (
         pb.TreeCommand(
             import_nodes=pb.ImportNodes(paths=[pb.NodePath(token_ids=[1], finish_reason=99)])  # type: ignore[arg-type]
         ),
-        "finish_reason",
-        "finish_reason",
+        "paths[0].finish_reason",
+        "import_nodes.paths[0].finish_reason",
+    ),
+    (
+        pb.TreeCommand(
+            import_nodes=pb.ImportNodes(
+                paths=[pb.NodePath(token_ids=[1]), pb.NodePath(token_ids=[1], start=2)]
+            )
+        ),
+        "paths[1].start",
+        "import_nodes.paths[1].start",
     ),
     (
         pb.TreeCommand(open_tree=pb.OpenTree(prompt=pb.Prompt())),
@@ -296,6 +305,11 @@ class TestWrong:
         assert (message.reason, message.field, message.path) == ("InvalidRequestError", name, path)
         assert message.limit == caught.value.limit
         assert str(told_error(message)) == str(caught.value)
+
+    def test_a_limit_of_the_session_is_nowhere_in_a_command(self) -> None:
+        error = CapacityError("max_nodes: the tree would have 9 nodes", field="max_nodes", limit="at most 8")
+        message = error_message(error, pb.TreeCommand(fork_node=pb.ForkNode(n=9)))
+        assert (message.field, message.HasField("path")) == ("max_nodes", False)
 
     def test_an_unknown_field_is_refused_wherever_it_is(self) -> None:
         command = pb.TreeCommand(decode_nodes=pb.DecodeNodes(nodes=[1], options=pb.Options()))

@@ -147,11 +147,37 @@ def test_it_ends_once_and_wakes_who_waits() -> None:
 
 
 def test_commands_are_known_until_they_are_answered() -> None:
-    feed = TreeFeed("t")
-    feed.asked = {i: pb.TreeCommand(command_id=i) for i in range(3)}
-    refused = feed.answered([Accepted(0), Refused(1, CancelledError("no")), Done(0)])
-    assert list(refused) == [1]
-    assert list(feed.asked) == [2]
+    async def run() -> None:
+        feed = TreeFeed("t")
+        feed.asked = {i: pb.TreeCommand(command_id=i) for i in range(3)}
+        feed.add([Accepted(0), Refused(1, CancelledError("no")), Done(0)])
+        assert list(feed.asked) == [2]
+        await feed.take()
+        assert feed.refused == {1: pb.TreeCommand(command_id=1)}
+        feed.add([Done(5)])
+        await feed.take()
+        assert feed.refused == {}
+
+    asyncio.run(run())
+
+
+def test_a_refusal_is_of_its_own_command_whatever_else_has_its_id() -> None:
+    first, second, third = (
+        pb.TreeCommand(command_id=1, fork_node=pb.ForkNode(node=node)) for node in range(3)
+    )
+
+    async def run() -> None:
+        feed = TreeFeed("t")
+        feed.asked[1] = first
+        error = CancelledError("no")
+        feed.refuse(second, error)
+        feed.add([NodeDelta(3, (5,), "a"), NodeDelta(3, (5,), "a")])
+        feed.refuse(third, error)
+        feed.add([Refused(1, error)])
+        assert len(await feed.take() or ()) == 4
+        assert feed.refused == {0: second, 2: third, 3: first}
+
+    asyncio.run(run())
 
 
 class Hand(Executor):

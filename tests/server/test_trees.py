@@ -164,6 +164,7 @@ class TestCommands:
             session.command(Fork(5, 0))
             refused = session.await_event(Refused)
             assert (refused.command_id, refused.error.field) == (5, "command_id")
+            assert session.messages[-1].changes[-1].refused.error.path == "command_id"
             puppet.finish(puppet.job(0), [11, 12, 13])
             assert session.await_event(Done).command_id == 5
             session.command(Fork(5, 0))
