@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias, TypeVar, cast
 
-from forkdecode.checks import check_unicode, keep
+from forkdecode.checks import check_int, check_unicode, keep
 from forkdecode.errors import InvalidRequestError, invalid
 from forkdecode.rpc.convert_options import options_message, options_of
 from forkdecode.rpc.convert_prompts import piece_of, prompt_message, prompt_of, token_ids
@@ -31,6 +31,7 @@ from forkdecode.tree_types import (
     Truncate,
     Unpin,
 )
+from forkdecode.tree_types.commands import MAX_COMMAND_ID
 from forkdecode.types import Greedy, Sample
 
 T = TypeVar("T")
@@ -84,7 +85,8 @@ def session_call(command: pb.TreeCommand) -> SessionCall:
     action = command.WhichOneof("action")
     if action is None:
         raise invalid("action", "is not set", ", ".join(_READERS))
-    return _READERS[action](command.command_id, getattr(command, action))
+    number = check_int("command_id", command.command_id, 0, MAX_COMMAND_ID)
+    return _READERS[action](number, getattr(command, action))
 
 
 def open_message(call: OpenCall) -> pb.TreeCommand:

@@ -306,6 +306,14 @@ class TestWrong:
         assert message.limit == caught.value.limit
         assert str(told_error(message)) == str(caught.value)
 
+    @pytest.mark.parametrize("action", [one.name for one in pb.TreeCommand.DESCRIPTOR.oneofs[0].fields])
+    def test_an_id_that_is_too_large_is_refused_whatever_the_command(self, action: str) -> None:
+        command = pb.TreeCommand(command_id=2**63)
+        getattr(command, action).SetInParent()
+        with pytest.raises(InvalidRequestError) as caught:
+            session_call(sent(command))
+        assert caught.value.field == "command_id"
+
     def test_a_limit_of_the_session_is_nowhere_in_a_command(self) -> None:
         error = CapacityError("max_nodes: the tree would have 9 nodes", field="max_nodes", limit="at most 8")
         message = error_message(error, pb.TreeCommand(fork_node=pb.ForkNode(n=9)))
