@@ -28,7 +28,7 @@ and there are clients that ask for the newer alone."""
 def add_reflection(server: grpc.aio.Server, services: Iterable[str]) -> None:
     """Adds both versions. services: full names of the others that it tells of."""
     names = [*services, f"{_ALPHA}.ServerReflection", f"{_STABLE}.ServerReflection"]
-    servicer = reflection.aio.ReflectionServicer(names, pool=_described())
+    servicer = reflection.aio.ReflectionServicer(names, pool=_WithMethods(_described()))
     reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)
     method = grpc.stream_stream_rpc_method_handler(
         servicer.ServerReflectionInfo,
@@ -37,6 +37,23 @@ def add_reflection(server: grpc.aio.Server, services: Iterable[str]) -> None:
     )
     stable = grpc.method_handlers_generic_handler(names[-1], {"ServerReflectionInfo": method})
     server.add_generic_rpc_handlers((stable,))
+
+
+class _WithMethods:
+    """A pool that also tells in which file a method is: clients ask for `service.method`, too."""
+
+    def __init__(self, pool: DescriptorPool) -> None:
+        self._pool = pool
+
+    def FindFileContainingSymbol(self, symbol: str) -> FileDescriptor:  # noqa: N802
+        """Raises KeyError."""
+        try:
+            return self._pool.FindFileContainingSymbol(symbol)
+        except KeyError:
+            return self._pool.FindMethodByName(symbol).containing_service.file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pool, name)
 
 
 def _described() -> DescriptorPool:

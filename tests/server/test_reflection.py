@@ -52,6 +52,16 @@ def described(channel: grpc.Channel, version: str, symbol: str) -> DescriptorPoo
     return pool
 
 
+@pytest.mark.parametrize("version", ["v1", "v1alpha"])
+def test_a_method_is_found_by_its_name(server: Running, version: str) -> None:
+    with server.channel() as channel:
+        pool = described(channel, version, f"{SERVICE}.Decode")
+        assert pool.FindServiceByName(SERVICE).methods_by_name["Decode"].server_streaming
+        for unknown in (f"{SERVICE}.Nothing", "Decode", ""):
+            answer = ask(channel, version, file_containing_symbol=unknown)
+            assert answer.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
+
+
 class Curl:
     """Calls by name with JSON."""
 
