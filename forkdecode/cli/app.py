@@ -207,7 +207,10 @@ def build_catalogue(
     ],
     model: Annotated[
         str | None,
-        typer.Option("--model", help="Whose tokens these are; its tokenizer makes tokens of texts."),
+        typer.Option(
+            "--model",
+            help="Whose tokens these are; its tokenizer makes those of texts (else the default model's).",
+        ),
     ] = None,
     as_json: AsJson = False,
     debug: Debug = False,

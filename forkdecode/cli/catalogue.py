@@ -16,6 +16,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from forkdecode.cli.tokenizer import open_tokenizer
+from forkdecode.config import DEFAULT_MODEL
 from forkdecode.constraints.catalogue_build import CatalogueBuilder
 from forkdecode.constraints.catalogue_file import open_catalogue, save_catalogue
 from forkdecode.errors import InvalidRequestError, invalid
@@ -50,7 +51,7 @@ def build(source: Path, output: Path, *, model: str | None, as_json: bool) -> No
             progress.update(task, completed=file.tell())
     if not len(builder):
         raise invalid("file", f"{str(source)!r} has no items", "one item a line")
-    save_catalogue(builder.build(model), output)
+    save_catalogue(builder.build(tokens_of.model), output)
     show(output, as_json=as_json)
 
 
@@ -158,10 +159,11 @@ def _parsed(number: int, text: str) -> _Item:
 
 
 class _Tokens:
-    """Tokens of items; those of texts by the model's tokenizer, each text by itself, as it stands."""
+    """Tokens of items; those of texts by the model's tokenizer, each text by itself, as it stands.
+    model: None is the default one where there are texts; other tokens may be of any model."""
 
     def __init__(self, model: str | None) -> None:
-        self._model = model
+        self.model = model
         self._tokenizer: Any | None = None
 
     def each(self, batch: Sequence[_Item]) -> list[Any]:
@@ -172,11 +174,9 @@ class _Tokens:
     def _encoded(self, texts: list[str], batch: Sequence[_Item]) -> list[list[int]]:
         if not texts:
             return []
-        if self._model is None:
-            number = next(item.number for item in batch if isinstance(item.content, str))
-            raise invalid("model", f"line {number} is a text, which needs a tokenizer", "--model MODEL")
         if self._tokenizer is None:
-            self._tokenizer = open_tokenizer("model", self._model)
+            self.model = self.model or DEFAULT_MODEL
+            self._tokenizer = open_tokenizer("model", self.model)
         try:
             return encode_all(self._tokenizer, texts)
         except Exception:  # of a text that is no Unicode, tokenizers say nothing that helps

@@ -167,7 +167,7 @@ async def _serve(plan: ServePlan) -> int:
         if not await signals.before(asyncio.to_thread(engine.start)):
             return INTERRUPTED
         tokenizer = await asyncio.to_thread(engine.load_tokenizer)
-        catalogues = Catalogues(engine.info.vocab_size, engine.info.eos_ids)
+        catalogues = Catalogues(engine.info.vocab_size, engine.info.eos_ids, engine.info.name)
         await asyncio.to_thread(catalogues.put_all, plan.catalogues)
         backend = Backend(engine, engine.info, engine.capacity, tokenizer, engine.on_state, bell, catalogues)
         await server.start(backend)

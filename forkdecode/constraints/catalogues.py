@@ -47,9 +47,11 @@ class Catalogues:
     Putting a catalogue under a name in use replaces it for requests made from then on; running requests keep
     theirs as long as they need it. The same holds for a file that another one is renamed over: the change is
     noticed when the next request names it. If the new file cannot be used, the old catalogue stays in place.
+    model: its name; the log tells of catalogues that say that their tokens are another one's.
     """
 
-    def __init__(self, vocab_size: int, eos_ids: Sequence[int]) -> None:
+    def __init__(self, vocab_size: int, eos_ids: Sequence[int], model: str | None = None) -> None:
+        self._model = model
         self._vocab_size = vocab_size
         self._eos_ids = tuple(eos_ids)
         self._lock = threading.Lock()
@@ -169,7 +171,17 @@ class Catalogues:
         if catalogue.info.highest >= self._vocab_size:
             problem = f"token {catalogue.info.highest} of {path or catalogue} is none of the model's"
             raise invalid("catalogues", problem, f"token ids from 0 to {self._vocab_size - 1}")
+        said = catalogue.info.model
+        if said and self._model and _short(said) != _short(self._model):
+            _log.warning(
+                f"{path or catalogue}: its tokens are those of {said!r}; here they go to {self._model!r}"
+            )
         return _Entry(catalogue, tuple(catalogue.holds_any(self._eos_ids)), path, stamp)
+
+
+def _short(model: str) -> str:
+    """The same for a model's name, hub id, folder and file."""
+    return Path(model).name.removesuffix(".gguf")
 
 
 def _check_name(name: object) -> None:

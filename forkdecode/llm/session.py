@@ -61,7 +61,7 @@ class Session:
         if threads is not None:
             threads = check_int("threads", threads, 1, MAX_THREADS)
         loaded = open_model(choice)
-        self.catalogues = Catalogues(loaded.info.vocab_size, loaded.info.eos_ids)
+        self.catalogues = Catalogues(loaded.info.vocab_size, loaded.info.eos_ids, loaded.info.name)
         self.catalogues.put_all({} if catalogues is None else catalogues)
         self.requests = RequestMaker(loaded.tokenizer, loaded.info, self.catalogues)
         self.engine: RunningEngine = start_engine(

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from forkdecode.cli import catalogue as cli_catalogue
 from forkdecode.cli.catalogue import _BATCH
+from forkdecode.cli.tokenizer import open_tokenizer
+from forkdecode.config import DEFAULT_MODEL
 from forkdecode.constraints.catalogue_file import open_catalogue
 from tests.cli.conftest import Cli
 from tests.llm.models import EOS_ID, ids
@@ -59,6 +63,23 @@ def test_texts_by_a_model_s_tokenizer(
     assert ids("<|end|>") == (EOS_ID,)
 
 
+def test_texts_without_a_model_are_of_the_default_one(
+    cli: Cli, model: str, items: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def opened(field: str, name: str) -> Any:
+        asked.append((field, name))
+        return open_tokenizer(field, model)
+
+    monkeypatch.setattr(cli_catalogue, "open_tokenizer", opened)
+    for text, wanted in (('{"tokens": [1]}', None), ("ab", DEFAULT_MODEL)):
+        items.write_text(text)
+        assert cli("catalogue", "build", str(items), "-o", str(tmp_path / "c")).code == 0
+        assert open_catalogue(tmp_path / "c").info.model == wanted
+    assert asked == [("model", DEFAULT_MODEL)]
+
+
 @pytest.mark.parametrize("as_json", [False, True], ids=["plain", "json"])
 def test_a_byte_order_mark_is_no_part_of_an_item(
     cli: Cli, model: str, items: Path, tmp_path: Path, as_json: bool
@@ -93,10 +114,6 @@ WRONG = {
     "no tokens": ('{"tokens": []}\n', "line 1: its tokens: is empty"),
     "an empty line": ('{"tokens": [1]}\n\n{"tokens": [2]}\n', "line 2: is empty"),
     "an empty file": ("\n\n", "has no items"),
-    "a text without a model": (
-        '{"tokens": [1]}\n{"text": "a"}\n',
-        "line 2 is a text, which needs a tokenizer",
-    ),
 }
 
 

@@ -13,7 +13,7 @@ import pytest
 from forkdecode.allowed import AllowedLists
 from forkdecode.constraint_types import FromCatalogue
 from forkdecode.constraints.catalogue import Catalogue
-from forkdecode.constraints.catalogue_build import build_catalogue
+from forkdecode.constraints.catalogue_build import CatalogueBuilder, build_catalogue
 from forkdecode.constraints.catalogue_file import open_catalogue, save_catalogue
 from forkdecode.constraints.catalogue_rows import CatalogueConstraint
 from forkdecode.constraints.catalogues import Catalogues
@@ -49,6 +49,26 @@ def test_names_come_and_go(known: Catalogues) -> None:
     with pytest.raises(InvalidRequestError, match="there are none") as caught:
         known.constraint(FromCatalogue("b"))
     assert caught.value.field == "constraint.name"
+
+
+@pytest.mark.parametrize(
+    ("said", "warned"),
+    [
+        (None, False),
+        ("m", False),
+        ("someone/m", False),
+        ("./models/m/", False),
+        ("m.gguf", False),
+        ("n", True),
+    ],
+)
+def test_tokens_of_another_model_are_told_of(
+    caplog: pytest.LogCaptureFixture, said: str | None, warned: bool
+) -> None:
+    builder = CatalogueBuilder()
+    builder.add([1, 2])
+    Catalogues(10, (8, 9), "m").put("a", builder.build(said))
+    assert [f"those of {said!r}; here they go to 'm'" in text for text in caplog.messages] == [True] * warned
 
 
 WRONG: dict[str, tuple[Callable[[], Any], Any, str]] = {
