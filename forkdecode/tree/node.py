@@ -142,7 +142,8 @@ class NodeTable:
         """Raises InvalidRequestError unless it is live and, with at_rest, not being generated."""
         node = self._nodes.get(number)
         if node is None:
-            raise invalid(field, f"{number} is not in this tree", "live nodes")
+            problem = "has been pruned" if number < self.next_number else "is not in this tree"
+            raise invalid(field, f"{number} {problem}", "live nodes")
         if at_rest and node.state == "generating":
             raise invalid(field, f"{number} is still being generated", "nodes that have stopped")
         return node

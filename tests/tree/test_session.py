@@ -104,6 +104,15 @@ def test_a_refused_command_names_the_field_and_changes_nothing(case: str) -> Non
     tree.close()
 
 
+def test_pruned_nodes_are_told_from_those_that_never_were() -> None:
+    tree = Driven()
+    tree.accepted(Fork(1, 0))
+    tree.accepted(Prune(2, (1,)))
+    assert "node: 1 has been pruned" in str(tree.refused(Fork(3, 1)))
+    assert "node: 2 is not in this tree" in str(tree.refused(Fork(3, 2)))
+    tree.close()
+
+
 MALFORMED: dict[str, tuple[Callable[[], Any], str]] = {
     "command id": (lambda: Fork(-1, 0), "command_id"),
     "node": (lambda: Fork(1, -1), "node"),
