@@ -98,6 +98,7 @@ def _ready(
     try:
         torch.nn.Module.to(opened, reached(device))
         opened.requires_grad_(False)
+        torch.nn.Module.train(opened, False)  # a model made of a config has dropout, also while it is probed
     except RuntimeError as error:
         raise _unusable(device, error) from error
     seen = probe(name, opened)

@@ -20,10 +20,11 @@ from transformers import (
 
 from forkdecode.errors import InvalidRequestError, ModelLoadError
 from forkdecode.model import loader
-from forkdecode.model.loader import load, resolve_device, resolve_dtype
+from forkdecode.model.loader import adopt, load, resolve_device, resolve_dtype
 from forkdecode.model.settings import UNBOUNDED, positions
 from forkdecode.model.weights import convert
 from tests.model.tiny_gguf import write_tiny_gguf
+from tests.models import tiny_model
 from tests.tiny_model import EOS, save_model, save_tiny_llama, vocabulary
 
 V = len(vocabulary())
@@ -75,6 +76,14 @@ def test_gpt2_has_positions_and_no_rope(tmp_path: Path) -> None:
     config = GPT2Config(vocab_size=V, n_positions=64, n_embd=32, n_layer=2, n_head=4, eos_token_id=[3, 9])
     info = load(str(save_model(GPT2LMHeadModel(config), tmp_path)), dtype="float32").info
     assert (info.max_positions, info.kv_shapes, info.eos_ids) == (64, ((4, 8), (4, 8)), (3, 9))
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_a_model_in_training_is_taken_as_it_answers(family: str) -> None:
+    model = tiny_model(family).train()
+    loaded = adopt(model)
+    assert loaded.model is model
+    assert not any(module.training for module in model.modules())
 
 
 @pytest.mark.parametrize(

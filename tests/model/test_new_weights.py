@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from forkdecode.errors import InvalidRequestError
-from forkdecode.model.loader import LoadedModel
+from forkdecode.model.loader import LoadedModel, adopt
 from forkdecode.model.new_weights import ModelForm
 from forkdecode.model.prepared import Preparing
 from tests.model.driver import Driver, model_info
@@ -85,6 +85,13 @@ def test_a_model_that_cant_be_copied_takes_models_alone() -> None:
     with pytest.raises(InvalidRequestError, match="can't be copied"):
         form.filled(policy.state_dict())
     form._check(policy)
+
+
+def test_a_model_in_training_is_taken_without_its_dropout() -> None:
+    form = ModelForm.of(adopt(tiny_model("gpt2")))
+    policy, ids = tiny_model("gpt2", seed=1), torch.tensor([PROMPT])
+    want = policy(ids).logits
+    assert torch.equal(form.filled(policy.train())(ids).logits, want)
 
 
 def test_a_model_of_another_class_is_refused() -> None:
