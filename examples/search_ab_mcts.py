@@ -3,15 +3,10 @@
 Runs the model in this process, or asks a server: --server 127.0.0.1:50051. The checker runs here either way.
 """
 
-import argparse
+from searching import opened, parser, show_spent
 
-from forkdecode import DEFAULT_MODEL, LLM, Client, Options, Sample
+from forkdecode import Options, Sample
 from forkdecode.search import Branch, Budget, Decoding, How, TreeQuest, each, run
-
-parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("model", nargs="?", default=DEFAULT_MODEL)
-parser.add_argument("--server", metavar="HOST:PORT")
-args = parser.parse_args()
 
 title = "Five other animals, no two with the same first letter:\n"
 prompt = title + "1. Ant\n2. Bear\n3. Cat\n4. Dog\n5. Elephant\n\n" + title
@@ -25,12 +20,11 @@ def kept(branch: Branch) -> float:
     return max(0, min(len(letters), 5) - abs(len(lines) - 5)) / 5
 
 
-with Client(args.server) if args.server else LLM(args.model) as llm, llm.tree(prompt, seed=1) as tree:
+with opened(parser(__doc__).parse_args(), prompt) as tree:
     search = TreeQuest(  # ABMCTSA() by default; any algorithm of treequest's
         actions={"try": How(whole=True, after="\n\n" + title)}, trials=8, seed=1
     )
     result = run(tree, search, each(kept), budget=Budget(tokens=400), decoding=decoding)
-    spent = result.spent
-    print(f"{spent.tokens} tokens in {spent.nodes} branches, {len(result.finished)} of them finished")
+    show_spent(result)
     for branch in result.finished[:3]:
         print(f"{branch.score:.1f} at depth {branch.depth}: {branch.completion.split()}")

@@ -3,39 +3,14 @@
 Runs the model in this process, or asks a server: --server 127.0.0.1:50051. The votes are counted here.
 """
 
-import argparse
-import re
+from egg_task import DECODING, PROMPT, answer
+from searching import opened, parser, show_spent
 
-from forkdecode import DEFAULT_MODEL, LLM, Client, Options, Sample
-from forkdecode.search import AdaptiveConsistency, Decoding, lead_confidence, run
+from forkdecode.search import AdaptiveConsistency, lead_confidence, run
 
-parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("model", nargs="?", default=DEFAULT_MODEL)
-parser.add_argument("--server", metavar="HOST:PORT")
-args = parser.parse_args()
-
-prompt = """Question: A box has 4 eggs. How many eggs are in 2 boxes?
-Answer: 2 * 4 = 8
-
-Question: A bag has 3 pens. How many pens are in 3 bags?
-Answer: 3 * 3 = 9
-
-Question: A car has 4 wheels. How many wheels have 3 cars?
-Answer:"""
-decoding = Decoding(Sample(temperature=0.7), max_tokens=12, options=Options(stop="\n"))
-
-
-def answer(text: str) -> str | None:
-    """The last number."""
-    numbers = re.findall(r"\d+", text)
-    return numbers[-1] if numbers else None
-
-
-with Client(args.server) if args.server else LLM(args.model) as llm, llm.tree(prompt, seed=1) as tree:
+with opened(parser(__doc__).parse_args(), PROMPT) as tree:
     search = AdaptiveConsistency(answer, n=40, confidence=0.95, batch=4)
-    result = run(tree, search, decoding=decoding)
-    spent = result.spent
-    print(f"{spent.tokens} tokens in {spent.nodes} branches, {len(result.finished)} of them finished")
+    show_spent(run(tree, search, decoding=DECODING))
     votes = search.votes()
     for vote in votes[:3]:
         print(f"{vote.answer}: {vote.count} votes")
