@@ -16,8 +16,8 @@ def open_tokenizer(field: str, name: str) -> Any:
     from forkdecode.model.default_model import SMOLLM2, ensure
     from forkdecode.model.hub import check_reached
 
-    path = Path(name).expanduser()
     try:
+        path = Path(name).expanduser()
         if name == DEFAULT_MODEL:
             found = own_tokenizer.open_tokenizer(str(ensure(SMOLLM2)), local=True)
         elif path.suffix.lower() == ".gguf" and path.is_file():

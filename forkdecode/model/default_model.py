@@ -68,9 +68,16 @@ Convert = Callable[[Path, Path], None]
 
 
 def cache_dir() -> Path:
-    """$FORKDECODE_CACHE, or the platform's cache folder for forkdecode."""
+    """$FORKDECODE_CACHE, or the platform's cache folder for forkdecode. Raises ModelLoadError where there
+    is neither."""
     chosen = os.environ.get("FORKDECODE_CACHE")
-    return Path(chosen).expanduser() if chosen else user_cache_path("forkdecode", appauthor=False)
+    try:
+        return Path(chosen).expanduser() if chosen else user_cache_path("forkdecode", appauthor=False)
+    except RuntimeError as error:  # of a user without a home
+        raise ModelLoadError(
+            f"model {DEFAULT_MODEL!r} can't be kept: {error}; FORKDECODE_CACHE names a folder for it",
+            field="model",
+        ) from error
 
 
 def ensure(pinned: PinnedModel, *, fetch: Fetch | None = None, convert: Convert | None = None) -> Path:

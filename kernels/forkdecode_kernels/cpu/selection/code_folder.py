@@ -26,12 +26,21 @@ def is_installed(source: Path) -> bool:
 @contextmanager
 def code_folder(source: Path = Path(__file__)) -> Iterator[None]:
     """Functions of our sources that are made within have their compiled code in the right folder. Where
-    that can't be written numba takes the next best."""
-    if _config.CACHE_DIR or not is_installed(source):
+    that can't be written, or there is none, numba takes the next best."""
+    folder = _users_folder() if is_installed(source) and not _config.CACHE_DIR else None
+    if folder is None:
         yield
         return
-    _config.CACHE_DIR = str(user_cache_path("forkdecode", appauthor=False) / "kernels")
+    _config.CACHE_DIR = str(folder)
     try:
         yield
     finally:
         _config.CACHE_DIR = ""
+
+
+def _users_folder() -> Path | None:
+    """None for a user without a home, such as an id without an account in a container."""
+    try:
+        return user_cache_path("forkdecode", appauthor=False) / "kernels"
+    except RuntimeError:
+        return None
