@@ -235,16 +235,24 @@ def test_a_slow_disk_makes_steps_wait_and_loses_nothing() -> None:
     assert disk.data == b"".join(bytes([i]) * 10 for i in range(40))
 
 
-class Full(Stuck):
+class Full:
+    is_closed = False
+
     def write(self, data: memoryview) -> int:
         raise OSError(28, "No space left on device")
 
+    def close(self) -> None:
+        self.is_closed = True
 
-def test_a_full_disk_ends_the_journal_not_the_engine() -> None:
-    writer = JournalWriter(Full(), limit=10)  # type: ignore[arg-type]
+
+def test_a_full_disk_ends_the_journal_not_the_engine(caplog: pytest.LogCaptureFixture) -> None:
+    disk = Full()
+    writer = JournalWriter(disk, limit=10)  # type: ignore[arg-type]
     for _ in range(100):
         writer.put(b"x" * 10)
     writer.close()
+    assert [record.getMessage() for record in caplog.records] == ["journal_ended record='write'"]
+    assert disk.is_closed
 
 
 def test_a_record_that_cannot_be_encoded_ends_the_journal_not_the_engine(tmp_path: Path) -> None:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
+import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 
 from forkdecode.engine.patience import Patience
 from forkdecode.engine.port import Job
 from forkdecode.engine.remote import EngineProcess
+from forkdecode.engine.spawn import _popen
 from forkdecode.errors import (
     CapacityError,
     EngineClosedError,
@@ -132,11 +135,18 @@ def test_a_process_that_hangs_before_its_first_word_is_an_error_of_start() -> No
 def test_a_process_that_does_not_serve_yet_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("forkdecode.engine.supervisor.END_GRACE", 1e6)
     monkeypatch.setattr("forkdecode.engine.supervisor.DEATH_GRACE", 0.01)
+    spawned: SimpleQueue[int] = SimpleQueue()
+
+    def spawn(descriptor: int) -> subprocess.Popen[bytes]:
+        process = _popen(descriptor)
+        spawned.put(process.pid)
+        return process
+
+    monkeypatch.setattr("forkdecode.engine.spawn._popen", spawn)
     engine = EngineProcess("stops before it greets")
     with ThreadPoolExecutor(1) as pool:
         started = pool.submit(engine.start)
-        while engine.pid is None or psutil.Process(engine.pid).status() != psutil.STATUS_STOPPED:
-            time.sleep(0.001)
+        os.waitid(os.P_PID, spawned.get(), os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         engine.close()
         with pytest.raises(UnavailableError, match="before it had started"):
             started.result()

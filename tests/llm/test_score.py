@@ -78,6 +78,7 @@ def test_any_lengths(shared_llm: LLM, prompt: list[int], continuations: list[lis
     result = shared_llm.score(prompt, continuations)
     assert [list(c.token_ids) for c in result.continuations] == continuations
     assert gap(REFERENCE, result) < TOLERANCE
+    assert_idle(shared_llm)
 
 
 def test_what_is_reported(llm: LLM) -> None:
@@ -306,7 +307,3 @@ async def from_a_coroutine() -> None:
             await asyncio.sleep(0)
         stats = await llm.stats()
         assert stats.used_blocks == 0
-
-
-def test_nothing_is_left_behind(shared_llm: LLM) -> None:
-    assert_idle(shared_llm)
