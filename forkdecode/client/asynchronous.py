@@ -320,7 +320,7 @@ class AsyncClient:
 
     async def _tree(self, begin: pb.TreeCommand, timeout: float | None) -> AsyncTree:
         link = await AsyncRemoteLink.open(self, self._transport, begin, self._seconds(timeout))
-        return await AsyncTree.create(link)
+        return await AsyncTree.create(link, self._settings.timeout)
 
     def _start(self, letter: Letter, timeout: float | None, siblings: Siblings | None = None) -> AsyncHandle:
         sending = _Sending()

@@ -271,7 +271,7 @@ class Client:
         timeout: float | None = None,
     ) -> Tree:
         """LLM.tree through the server. limits: what the session may hold; the server may lower them. timeout:
-        seconds until it is open.
+        seconds until it is open. Its methods have the client's: see Tree.timeout.
 
         The server ends a session that is unused for a while. When the connection is lost, the tree's methods
         raise UnavailableError, and the session is kept for a while: see resume_tree(). When the engine is
@@ -324,7 +324,8 @@ class Client:
 
     def _tree(self, begin: pb.TreeCommand, timeout: float | None) -> Tree:
         link = self._link
-        return Tree(RemoteLink(link, link.loop, link.transport, begin, self._seconds(timeout)))
+        opened = RemoteLink(link, link.loop, link.transport, begin, self._seconds(timeout))
+        return Tree(opened, self._settings.timeout)
 
     def _start(
         self,

@@ -7,7 +7,7 @@ import gc
 import json
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from forkdecode.constraint_types import FromCatalogue, Regex
 from forkdecode.errors import (
     CancelledError,
     CapacityError,
+    DeadlineError,
     EngineClosedError,
     ForkdecodeError,
     InvalidRequestError,
@@ -28,7 +29,8 @@ from forkdecode.errors import (
 )
 from forkdecode.tree_types import Fork
 from tests.client.scripted import fails, scripted
-from tests.server.servers import Running
+from tests.server.puppet import Puppet
+from tests.server.servers import Running, running_server
 
 PROMPT = "hello you"
 WORDS = Regex("([ab]{2} ){4}c")
@@ -348,6 +350,50 @@ class TestSessions:
             asyncio.run(check())
         for name in ("ended", "too"):
             assert Picture.of_json(json.loads((tmp_path / f"{name}.fd").read_text()))
+
+    def test_the_clients_timeout_is_that_of_each_method(self) -> None:
+        puppet = Puppet()  # generates nothing
+        with (
+            running_server(puppet.backend()) as running,
+            Client(running.address, timeout=600) as client,
+            client.tree("hello") as tree,
+        ):
+            assert tree.timeout == 600
+            nodes = tree.start(tree.root)
+            tree.timeout = 0.05
+            stream = tree.stream
+            late: list[Callable[[], object]] = [
+                lambda: tree.decode(tree.root), lambda: tree.score(tree.root, ["a"]),
+                lambda: tree.wait(nodes), lambda: list(stream(tree.root)),
+            ]  # fmt: skip
+            for method in late:
+                with pytest.raises(DeadlineError, match=r"timeout: not done after 0.05 s"):
+                    method()
+            with pytest.raises(TimeoutError, match=r"not done after 0.01 s"):
+                tree.wait(nodes, timeout=0.01)
+            with pytest.raises(InvalidRequestError) as caught:
+                tree.timeout = 0
+            assert caught.value.field == "timeout"
+
+    def test_the_clients_timeout_in_an_event_loop(self) -> None:
+        puppet = Puppet()
+
+        async def work(address: str) -> None:
+            async with AsyncClient(address, timeout=600) as client, await client.tree("hello") as tree:
+                assert tree.timeout == 600
+                nodes = await tree.start(tree.root)
+                tree.timeout = 0.05
+                late: list[Awaitable[object]] = [
+                    tree.decode(tree.root), tree.score(tree.root, ["a"]), tree.wait(nodes),
+                    anext(tree.stream(tree.root)),
+                ]  # fmt: skip
+                for method in late:
+                    with pytest.raises(DeadlineError, match=r"timeout: not done after 0.05 s"):
+                        await method
+                await asyncio.to_thread(puppet.await_cancel)  # of what decode() had begun
+
+        with running_server(puppet.backend()) as running:
+            asyncio.run(work(running.address))
 
     def test_a_server_that_is_not_there(self) -> None:
         with Client("127.0.0.1:1", retries=0) as client, pytest.raises(UnavailableError):

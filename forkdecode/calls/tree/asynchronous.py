@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import weakref
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TypeVar, Unpack, overload
 
@@ -15,10 +15,12 @@ from forkdecode.calls.tree.drawing import draw, write_page
 from forkdecode.calls.tree.link import AsyncTreeLink
 from forkdecode.calls.tree.node import Node
 from forkdecode.calls.tree.parts import Importing, exports
+from forkdecode.calls.tree.patience import Wait, check_timeout
 from forkdecode.calls.tree.reader import Reader
 from forkdecode.calls.tree.saved import read_saved, while_open, write_saved
 from forkdecode.calls.tree.verbs import Nodes, Verb
 from forkdecode.calls.tree.view import Reply, TreeView
+from forkdecode.checks import check_float
 from forkdecode.errors import ForkdecodeError, invalid
 from forkdecode.results import ScoredContinuation
 from forkdecode.tree_types import NodeDelta, NodePath, NodeStopped, TreeLimits, TreeOpened
@@ -31,18 +33,21 @@ class AsyncTree:
     """Tree for asyncio: the same arguments, results and errors, for any number of tasks of one event loop.
     Made by AsyncLLM.tree and AsyncClient.tree. Cancelling decode() prunes what it was generating."""
 
-    def __init__(self, link: AsyncTreeLink, view: TreeView, reader: Reader) -> None:
+    def __init__(
+        self, link: AsyncTreeLink, view: TreeView, reader: Reader, timeout: float | None = None
+    ) -> None:
         """Use create()."""
         assert view.opened is not None, "the session's first event is there"
         self._opened: TreeOpened = view.opened
         self._link = link
+        self._timeout = timeout
         self._view = view
         self._reader = reader
         self._finalizer = weakref.finalize(self, _abandon, reader, link)
 
     @classmethod
-    async def create(cls, link: AsyncTreeLink) -> AsyncTree:
-        """Waits for the session to be opened."""
+    async def create(cls, link: AsyncTreeLink, timeout: float | None = None) -> AsyncTree:
+        """Waits for the session to be opened. timeout: see there."""
         view = TreeView()
         reader = Reader(link, view)
         try:
@@ -50,7 +55,7 @@ class AsyncTree:
         except BaseException:
             _abandon(reader, link)
             raise
-        return cls(link, view, reader)
+        return cls(link, view, reader, timeout)
 
     @property
     def name(self) -> str:
@@ -81,6 +86,17 @@ class AsyncTree:
     def seed(self) -> int:
         """The same prompt, seed and commands make the same tree."""
         return self._opened.seed
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds for each method, None for no limit: at first the client's, and None in process. May be
+        set. A method that takes longer raises DeadlineError, a TimeoutError; decode() then prunes what it was
+        generating."""
+        return self._timeout
+
+    @timeout.setter
+    def timeout(self, seconds: float | None) -> None:
+        self._timeout = check_timeout(seconds)
 
     @property
     def root(self) -> Node:
@@ -142,12 +158,13 @@ class AsyncTree:
         """Tree.stream as an async generator: the command is sent when the first event is requested. Closing
         it stops the children where they are."""
         verb = verbs.decode(nodes, strategy, step, seed, options, given, at_once=True, stream=True)
+        wait = Wait(self._timeout)
         reply = await self._send(verb)
         events = reply.events
         assert events is not None, "this reply streams"
         try:
             while True:
-                await self._reader.until(lambda: bool(events) or reply.ended)
+                await self._until(wait, lambda: bool(events) or reply.ended)
                 while events:
                     yield events.popleft()
                 if reply.error is not None:
@@ -158,11 +175,12 @@ class AsyncTree:
             if (running := verbs.running(reply)) and self._view.error is None:
                 await self._send(verbs.stop(running))
 
-    async def wait(self, nodes: Nodes) -> None:
-        """Waits until none of the nodes is being generated."""
+    async def wait(self, nodes: Nodes, timeout: float | None = None) -> None:
+        """Tree.wait, awaited."""
         chosen = verbs.some(nodes)
         verbs.check_own(chosen, self.name)
-        await self._reader.until(lambda: not any(node.is_generating for node in chosen))
+        seconds = self._timeout if timeout is None else max(0.0, check_float("timeout", timeout))
+        await self._until(Wait(seconds), lambda: not any(node.is_generating for node in chosen))
 
     async def fork(self, node: Node, n: int = 1, *, seeds: Sequence[int] | None = None) -> list[Node]:
         """Tree.fork, awaited."""
@@ -288,16 +306,25 @@ class AsyncTree:
         await self.close()
 
     async def _run(self, verb: Verb[T]) -> T:
+        wait = Wait(self._timeout)
         reply = await self._send(verb)
         try:
-            await self._reader.until(lambda: verb.ready(reply))
-        except asyncio.CancelledError:
-            self._reader.drop(reply)
+            await self._until(wait, lambda: verb.ready(reply))
+        except BaseException:
+            if not reply.ended:  # cancelled, or late
+                self._reader.drop(reply)
             raise
         # What fails after it was accepted is the children's, and who waits for those is told.
         if reply.error is not None and not (verb.at_once and reply.accepted):
             raise reply.error
         return verb.read(reply)
+
+    async def _until(self, wait: Wait, done: Callable[[], bool]) -> None:
+        try:
+            async with asyncio.timeout(wait.left()):
+                await self._reader.until(done)
+        except TimeoutError as error:
+            raise wait.failure(error) from None
 
     async def _send(self, verb: Verb[T]) -> Reply:
         if self._view.error is not None:

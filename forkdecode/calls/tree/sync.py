@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TypeVar, Unpack, overload
@@ -15,11 +15,13 @@ from forkdecode.calls.tree.drawing import draw, write_page
 from forkdecode.calls.tree.link import TreeLink
 from forkdecode.calls.tree.node import Node
 from forkdecode.calls.tree.parts import Importing, exports
+from forkdecode.calls.tree.patience import Wait, check_timeout
 from forkdecode.calls.tree.receiver import Receiver
 from forkdecode.calls.tree.saved import read_saved, while_open, write_saved
 from forkdecode.calls.tree.stream import NodeStream
 from forkdecode.calls.tree.verbs import Nodes, Verb
 from forkdecode.calls.tree.view import Reply, TreeView
+from forkdecode.checks import check_float
 from forkdecode.errors import ForkdecodeError, invalid
 from forkdecode.results import ScoredContinuation
 from forkdecode.tree_types import Command, Decode, NodePath, TreeLimits, TreeOpened
@@ -37,8 +39,9 @@ class Tree:
     session.
     """
 
-    def __init__(self, link: TreeLink) -> None:
+    def __init__(self, link: TreeLink, timeout: float | None = None) -> None:
         self._link = link
+        self._timeout = timeout
         self._view = TreeView()
         self._receiver = Receiver(link, self._view)
         self._finalizer = weakref.finalize(self, link.close)
@@ -75,6 +78,17 @@ class Tree:
     def seed(self) -> int:
         """The same prompt, seed and commands make the same tree."""
         return self._opened.seed
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds for each method, None for no limit: at first the client's, and None in process. May be
+        set. A method that takes longer raises DeadlineError, a TimeoutError; decode() then prunes what it was
+        generating."""
+        return self._timeout
+
+    @timeout.setter
+    def timeout(self, seconds: float | None) -> None:
+        self._timeout = check_timeout(seconds)
 
     @property
     def root(self) -> Node:
@@ -143,15 +157,18 @@ class Tree:
         """Like decode(), yielding the events of the children. The command is sent at once; closing or
         dropping the stream stops the children where they are."""
         verb = verbs.decode(nodes, strategy, step, seed, options, given, at_once=True, stream=True)
+        wait = Wait(self._timeout)
         _, reply = self._send(verb)
-        self._await(verb, reply)
-        return NodeStream(reply, self._receiver.until, partial(self._stop_running, reply))
+        self._await(verb, reply, wait)
+        return NodeStream(reply, partial(self._until, wait), partial(self._stop_running, reply))
 
     def wait(self, nodes: Nodes, timeout: float | None = None) -> None:
-        """Waits until none of the nodes is being generated. Raises TimeoutError after `timeout` seconds."""
+        """Waits until none of the nodes is being generated. Raises DeadlineError, a TimeoutError, after
+        `timeout` seconds, or the tree's `timeout`."""
         chosen = verbs.some(nodes)
         verbs.check_own(chosen, self.name)
-        self._receiver.until(lambda: not any(node.is_generating for node in chosen), timeout)
+        seconds = self._timeout if timeout is None else max(0.0, check_float("timeout", timeout))
+        self._until(Wait(seconds), lambda: not any(node.is_generating for node in chosen))
 
     def fork(self, node: Node, n: int = 1, *, seeds: Sequence[int] | None = None) -> list[Node]:
         """n nodes with the same path whose draws differ. seeds: by default the node's next ones."""
@@ -287,13 +304,13 @@ class Tree:
         self.close()
 
     def _run(self, verb: Verb[T]) -> T:
+        wait = Wait(self._timeout)
         command, reply = self._send(verb)
         try:
-            self._await(verb, reply)
-        except ForkdecodeError:
-            raise
+            self._await(verb, reply, wait)
         except BaseException:
-            self._give_up(command, reply)
+            if not reply.ended:  # interrupted, or late
+                self._give_up(command, reply)
             raise
         return verb.read(reply)
 
@@ -313,16 +330,23 @@ class Tree:
                 raise
             return command, reply
 
-    def _await(self, verb: Verb[T], reply: Reply) -> None:
-        self._receiver.until(lambda: verb.ready(reply))
+    def _await(self, verb: Verb[T], reply: Reply, wait: Wait) -> None:
+        self._until(wait, lambda: verb.ready(reply))
         # What fails after it was accepted is the children's, and who waits for those is told.
         if reply.error is not None and not (verb.at_once and reply.accepted):
             raise reply.error
 
+    def _until(self, wait: Wait, done: Callable[[], bool]) -> None:
+        try:
+            self._receiver.until(done, wait.left())
+        except TimeoutError as error:
+            raise wait.failure(error) from None
+
     def _give_up(self, command: Command | None, reply: Reply) -> None:
-        """The caller was interrupted: it will never learn of the nodes that it asked for."""
+        """The caller was interrupted, or is late: it will never learn of the nodes that it asked for."""
         if isinstance(command, Decode) and reply.nodes:
-            self._send(verbs.prune(reply.nodes, True))
+            with contextlib.suppress(ForkdecodeError):
+                self._send(verbs.prune(reply.nodes, True))
 
     def _stop_running(self, reply: Reply) -> None:
         with contextlib.suppress(ForkdecodeError):

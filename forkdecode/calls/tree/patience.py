@@ -1,0 +1,31 @@
+"""How long a tree's methods wait."""
+
+from __future__ import annotations
+
+import time
+
+from forkdecode.checks import check_float
+from forkdecode.errors import DeadlineError, ForkdecodeError
+
+
+def check_timeout(value: object) -> float | None:
+    """Seconds above 0, or None for as long as it takes. Raises InvalidRequestError."""
+    return None if value is None else check_float("timeout", value, 0.0, open_low=True)
+
+
+class Wait:
+    """One method's. timeout: seconds for all of it, None for no limit."""
+
+    def __init__(self, timeout: float | None) -> None:
+        self._timeout = timeout
+        self._end = None if timeout is None else time.monotonic() + timeout
+
+    def left(self) -> float | None:
+        """Seconds; None for no limit."""
+        return None if self._end is None else max(0.0, self._end - time.monotonic())
+
+    def failure(self, error: TimeoutError) -> ForkdecodeError:
+        """What its caller is told of `error`: its own time is over, or what ended the session was one."""
+        if isinstance(error, ForkdecodeError):
+            return error
+        return DeadlineError(f"timeout: not done after {self._timeout:g} s", field="timeout")
