@@ -113,3 +113,18 @@ def test_scores_are_finite_whatever_the_length_penalty(llm: LLM) -> None:
 
 def test_tokenizer_is_the_models(llm: LLM) -> None:
     assert llm.tokenizer is TOKENIZER
+
+
+def test_what_options_act_on(llm: LLM) -> None:
+    """Logits, and what is left is renormalised, or log-probabilities, with beams of more than one row."""
+
+    def chosen(strategy: Strategy) -> float:
+        result = llm.decode([5, 6], strategy, max_tokens=1, allowed_token_ids=[60])
+        return result.candidates[0].score
+
+    own = llm.decode([5, 6], Greedy(), max_tokens=1, allowed_token_ids=[60]).candidates[0]
+    assert own.cumulative_logprob < -0.1
+    assert own.selection_logprob == pytest.approx(0, abs=1e-6)
+    assert chosen(Beam(1)) == pytest.approx(0, abs=1e-6)
+    for strategy in (Beam(2), Beam(1, early_stopping=True, patience=2.0)):
+        assert chosen(strategy) == pytest.approx(own.cumulative_logprob)
