@@ -16,3 +16,8 @@ def failure_of(error: grpc.aio.AioRpcError) -> ForkdecodeError:
         failure = UnavailableError(f"the call was dropped on its way ({failure})")
     failure.__cause__ = error
     return failure
+
+
+def unreadable(problem: object = "its bytes are no message of the protocol") -> ForkdecodeError:
+    """An answer that is damaged, or of a server that is newer."""
+    return ForkdecodeError(f"the answer cannot be read: {problem}")

@@ -11,7 +11,7 @@ import grpc
 
 from forkdecode.client.address import unknown_host
 from forkdecode.client.attempts import Attempts
-from forkdecode.client.failures import failure_of
+from forkdecode.client.failures import failure_of, unreadable
 from forkdecode.client.settings import Settings
 from forkdecode.client.siblings import Siblings
 from forkdecode.client.tree_call import Put as PutTree
@@ -76,8 +76,8 @@ class Transport:
             if task.cancelled():
                 put(self._cancelled(letter.request_id))
             elif (error := task.exception()) is not None:  # what the server sent makes no sense
-                failure = ForkdecodeError(f"the answer cannot be read: {error}", request_id=letter.request_id)
-                failure.__cause__ = error
+                failure = unreadable(error)
+                failure.request_id, failure.__cause__ = letter.request_id, error
                 put(failure)
 
         task.add_done_callback(ended)
@@ -137,6 +137,8 @@ class Transport:
                     call = getattr(self._stub, method)
                     answer = await call(attempts.addressed(message), **self._how(attempts))
                 siblings.room()
+                if answer is None:
+                    raise unreadable()
                 if attempts.request_id is not None:
                     answer.request_id = attempts.request_id
                 return answer
@@ -154,6 +156,8 @@ class Transport:
             try:
                 async with asyncio.timeout(attempts.seconds_left()):
                     first = await opening.first()
+                if first is None:
+                    raise unreadable()
                 if isinstance(first, pb.TreeEvent):
                     return self._opened(opening.call, first, put)
                 failure: ForkdecodeError = UnavailableError("the server ended the call without a session")
@@ -176,7 +180,7 @@ class Transport:
         if self._closed:
             raise self._cancelled(None)
         if not events or not isinstance(events[0], TreeOpened):
-            raise ForkdecodeError("the answer cannot be read: a session does not begin with what it is")
+            raise unreadable("a session does not begin with what it is")
         tree = TreeCall(call, events, put)
         self._trees.add(tree)
         tree.ended.add_done_callback(lambda _: self._trees.discard(tree))

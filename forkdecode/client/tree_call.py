@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from forkdecode.client.failures import failure_of
+from forkdecode.client.failures import failure_of, unreadable
 from forkdecode.client.writing import write
 from forkdecode.errors import EngineClosedError, ForkdecodeError, UnavailableError, invalid
 from forkdecode.rpc.convert_tree_commands import close_message
@@ -79,13 +79,17 @@ class TreeCall:
             while isinstance(message := await self._call.read(), pb.TreeEvent):
                 for event in tree_events(message):
                     self._put(event)
-            failure = UnavailableError(f"the server ended the tree session {self._name}")
+            failure = (
+                unreadable()
+                if message is None
+                else UnavailableError(f"the server ended the tree session {self._name}")
+            )
         except grpc.aio.AioRpcError as error:
             failure = failure_of(error)
         except asyncio.CancelledError:
             failure = EngineClosedError("the call was cancelled")
         except Exception as error:
-            failure = ForkdecodeError(f"the answer cannot be read: {error}")
+            failure = unreadable(error)
             failure.__cause__ = error
         finally:
             self._writing.cancel()

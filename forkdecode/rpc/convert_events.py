@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from forkdecode.errors import ForkdecodeError
 from forkdecode.results import (
     BeamUpdate,
     CandidateFinished,
@@ -112,9 +113,12 @@ class Events:
         self.request_id = request_id
         self._strategy = strategy
 
-    def of(self, message: pb.DecodeEvent) -> list[Event]:
+    def of(self, message: pb.DecodeEvent | None) -> list[Event]:
         """The events of one message, in order: Started first, a candidate's tokens before its end,
-        what is committed before the beams that follow it, Finished last."""
+        what is committed before the beams that follow it, Finished last. message: None where gRPC could not
+        read it. Raises ForkdecodeError for one that cannot be read."""
+        if message is None:
+            raise ForkdecodeError("its bytes are no message of the protocol")
         self.request_id = name = self.request_id or message.request_id
         events: list[Event] = []
         if message.HasField("started"):
