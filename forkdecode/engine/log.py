@@ -53,11 +53,18 @@ def configure_logs(stream: TextIO) -> None:
             ],
         )
     )
+    handler.addFilter(_is_no_callers)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     # What takes long, which catalogue took whose place.
     logging.getLogger("forkdecode").setLevel(logging.INFO)
+
+
+def _is_no_callers(record: logging.LogRecord) -> bool:
+    """gRPC logs metadata that a caller has damaged, twice and with a traceback. What of it counts is refused
+    by name."""
+    return record.name != "grpc._cython.cygrpc" or not str(record.msg).startswith("Invalid encoding on")
 
 
 def _told_by(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

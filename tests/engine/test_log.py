@@ -91,3 +91,16 @@ def test_a_librarys_line_names_its_logger() -> None:
     logging.getLogger("somebody").warning("%d of 100%% kept", 3)
     line = json.loads(stream.getvalue())
     assert (line["event"], line["logger"], line["level"]) == ("3 of 100% kept", "somebody", "warning")
+
+
+def test_what_a_caller_has_damaged_is_not_told_of() -> None:
+    stream = io.StringIO()
+    configure_logs(stream)
+    grpcs = logging.getLogger("grpc._cython.cygrpc")
+    try:
+        b"\xab".decode()
+    except UnicodeDecodeError:
+        grpcs.exception("Invalid encoding on %s", b"\xab")
+    grpcs.error("Unexpected [LookupError] raised by servicer method [/Decode]")
+    [line] = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert line["event"].startswith("Unexpected")
