@@ -115,19 +115,32 @@ def read_tokens(path: Path) -> TokenBook:
     any of the limits of `Limits`. Raises InvalidRequestError naming
     the entry and what is wrong; the text of a token is in no error.
     """
+    is_json = path.suffix.lower() == ".json"
     try:
-        text = path.read_text("utf-8")
-        content = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        text = path.read_text("utf-8-sig")  # a byte order mark may come first
+        content = json.loads(text, object_pairs_hook=_table) if is_json else tomllib.loads(text)
+    except InvalidRequestError as error:
+        raise invalid("tokens", f"{path}: {error}", "each key of a table once") from None
     except OSError as error:
         raise invalid("tokens", f"{path} can't be read: {error.strerror}", "a readable file") from None
     except (ValueError, RecursionError) as error:
-        kind = "JSON" if path.suffix == ".json" else "TOML"
+        kind = "JSON" if is_json else "TOML"
         where = f" (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
         raise invalid("tokens", f"{path} is no {kind}{where}", "a TOML or .json file of tokens") from None
     entries = content.get("tokens") if isinstance(content, dict) else None
     if not isinstance(entries, list) or not entries or set(content) != {"tokens"}:
         raise invalid("tokens", f"{path} has no list `tokens` alone", "[[tokens]] tables, at least one")
     return _book(entries)
+
+
+def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Of JSON, which by itself lets the last of a key's values count. TOML refuses that."""
+    table: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in table:
+            raise InvalidRequestError(f"the key {shown(key)} stands twice in a table")
+        table[key] = value
+    return table
 
 
 def _book(entries: list[Any]) -> TokenBook:

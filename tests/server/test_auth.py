@@ -53,6 +53,7 @@ def test_without_tokens_anybody_may_call() -> None:
     [
         ("{", "is no JSON"),
         ("[" * 100_000, "is no JSON"),
+        ('{"tokens": [{"name": "a", "name": "b", "token": "12345678"}]}', "the key 'name' stands twice"),
         ([], "has no list"),
         ({"tokens": []}, "has no list"),
         ({"tokens": [{"name": "a", "token": "12345678"}], "more": 1}, "has no list"),
@@ -88,3 +89,13 @@ def test_toml_too(tmp_path: Path) -> None:
     assert read_tokens(path).identify([("authorization", "Bearer 12345678")]).limits.max_blocks == 9
     with pytest.raises(InvalidRequestError, match="is no TOML"):
         read_tokens(write(tmp_path, "tokens = [", "bad.toml"))
+
+
+@pytest.mark.parametrize("name", ["tokens.json", "TOKENS.JSON", "tokens.toml"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_files_as_editors_write_them(tmp_path: Path, name: str, mark: str) -> None:
+    toml = '[[tokens]]\nname = "a"\ntoken = "12345678"\n'
+    content = toml if name.endswith("toml") else json.dumps({"tokens": [GOOD]})
+    path = tmp_path / name
+    path.write_text(mark + content, "utf-8")
+    assert read_tokens(path).identify([("authorization", "Bearer 12345678")]).name == "a"
