@@ -98,8 +98,8 @@ class EngineProcess:
 
     @property
     def capacity(self) -> Capacity:
-        """The block pool."""
-        hello = self._supervisor.first()
+        """The block pool of the process that serves now, or did last."""
+        hello = self._supervisor.latest()
         return Capacity(hello.num_blocks, hello.block_size, hello.bytes_per_block, hello.host_slots)
 
     @property

@@ -23,7 +23,7 @@ UNSENT_BYTES = 2**28
 class Child:
     """One process from its start to its end. send() may be called from any thread, receive() from one.
 
-    Raises OSError when no process can be started.
+    Raises OSError when no process can be started, RuntimeError when no thread can be.
     """
 
     def __init__(self, start: Start) -> None:
@@ -36,7 +36,13 @@ class Child:
             raise
         self._sock = ours
         self._reader = FrameReader(ours, CODEC.schema)
-        self._outbox = Outbox(ours, CODEC.schema, UNSENT_BYTES)
+        try:
+            self._outbox = Outbox(ours, CODEC.schema, UNSENT_BYTES)
+        except BaseException:
+            self._process.kill()
+            self._process.wait()
+            ours.close()
+            raise
         self.send(start)
 
     @property

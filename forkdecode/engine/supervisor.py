@@ -60,6 +60,7 @@ class Supervisor:
 
     def __init__(self, start: Start, restart: bool, flush: Callable[[], None], patience: Patience) -> None:
         self.started: Future[Hello] = Future()
+        self._latest: Hello | None = None
         self._start = start
         self._restart = restart
         self._flush = flush
@@ -87,6 +88,10 @@ class Supervisor:
             raise UnavailableError("the engine process has not started")
         return self.started.result()
 
+    def latest(self) -> Hello:
+        """Of the process that serves now, or did last: its pool is as large as the memory that it found."""
+        return self._latest or self.first()
+
     @property
     def pid(self) -> int | None:
         child = self._child
@@ -101,7 +106,7 @@ class Supervisor:
         with self._lock:
             self._check_serving()
         for job in jobs:
-            check_fits(job.request, self.first(), self._start.config)
+            check_fits(job.request, self.latest(), self._start.config)
         first = self._jobs.reserve(len(jobs))
         messages = submits([job.request for job in jobs], first, UNSENT_BYTES)
         with self._lock:
@@ -182,16 +187,20 @@ class Supervisor:
         self._tell("starting")
         try:
             child = Child(dataclasses.replace(self._start, again=self.started.done()))
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # no memory, descriptor or thread for it
             self._report(UnavailableError(f"no engine process can be started: {error}"))
             return False
         with self._lock:
             self._child = child
             if self._closed:
                 child.hang_up()
-        with Watch(child, self._patience) as watch:
-            problem = self._listen(watch, began)
-        self._bury(child, watch.verdict or problem)
+        try:
+            with Watch(child, self._patience) as watch:
+                problem = self._listen(watch, began)
+            problem = watch.verdict or problem
+        except RuntimeError as error:
+            problem = UnavailableError(f"no engine process can be watched: {error}")
+        self._bury(child, problem)
         return time.monotonic() - began > STEADY
 
     def _listen(self, watch: Watch, began: float) -> Exception | None:
@@ -222,6 +231,7 @@ class Supervisor:
         if self.started.done():
             self._check_same(hello)
         with self._lock:
+            self._latest = hello
             self._serving = True
         if not self.started.done():
             self.started.set_result(hello)

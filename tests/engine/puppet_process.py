@@ -14,9 +14,9 @@ from forkdecode.wire.messages import AskStats, Beat, Hello, Start
 from forkdecode.wire.records import CODEC
 
 
-def hello(name: str) -> bytes:
+def hello(name: str, num_blocks: int = 50) -> bytes:
     info = ModelInfo(name, 100, 100, (), ((1, 8),), (None,), "float32", 1)
-    return framed(CODEC.encode(Hello(info, None, 50, 4, 64, 0)), CODEC.schema)
+    return framed(CODEC.encode(Hello(info, None, num_blocks, 4, 64, 0)), CODEC.schema)
 
 
 def main(sock: socket.socket) -> None:
@@ -34,6 +34,7 @@ def main(sock: socket.socket) -> None:
         "other version": framed(b"", b"another!"),
         "wrong word": framed(CODEC.encode(AskStats(1)), CODEC.schema),
         "changes": hello(f"model {number}"),
+        "finds less memory": hello("model", 50 - 20 * number),
     }
     sock.sendall(says.get(start.model, hello("model")))
     if start.model == "mute":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import queue
 import subprocess
 import threading
 import time
@@ -196,6 +197,51 @@ def test_another_model_does_not_take_the_place_of_the_first() -> None:
         engine.submit([Job(request(), print)])
     engine.close()
     assert pid is not None
+
+
+def test_requests_are_checked_against_the_process_that_serves() -> None:
+    engine, heard = EngineProcess("finds less memory"), []
+    engine.start()
+    states = States(engine)
+    states.wait_for("serving")
+    assert engine.capacity.num_blocks == 50
+    large = request("large", max_tokens=150)
+    engine.submit([Job(large, heard.append)])
+    assert engine._supervisor._child is not None
+    engine._supervisor._child.kill()
+    states.wait_for("serving")
+    assert engine.capacity.num_blocks == 30
+    with pytest.raises(CapacityError, match="the pool has 30;"):
+        engine.submit([Job(large, heard.append)])
+    engine.close()
+
+
+@pytest.mark.parametrize("of", ["supervisor.Child", "spawn.Outbox", "supervisor.Watch"])
+def test_a_process_for_which_there_is_no_thread_is_followed_by_another(
+    monkeypatch: pytest.MonkeyPatch, of: str
+) -> None:
+    engine = EngineProcess("beats, idle")
+    engine.start()
+    states, killed = States(engine), engine._supervisor._child
+    states.wait_for("serving")
+    assert killed is not None
+    tried: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def no_thread(*_: Any) -> Any:
+        tried.put(None)
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"forkdecode.engine.{of}", no_thread)
+        killed.kill()
+        for _ in range(2):
+            tried.get(timeout=60)
+    states.wait_for("serving")
+    engine.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(f"forkdecode.engine.{of}", no_thread)
+        with pytest.raises(UnavailableError, match="can't start new thread"):
+            EngineProcess("beats, idle").start()
 
 
 def test_a_sink_that_raises_hurts_nobody_else() -> None:
