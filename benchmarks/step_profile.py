@@ -73,7 +73,7 @@ class _TimedLinear:
 
 def instrument(clock: Clock, runner: Any) -> None:
     """Puts the clock around the runner's parts, and around the lean decoder's where there is one."""
-    from forkdecode.model import attention, lean
+    from forkdecode.model import attention, lean, selecting
     from forkdecode.model import runner as module
     from forkdecode_kernels.layer_tape import LayerTape
 
@@ -81,7 +81,7 @@ def instrument(clock: Clock, runner: Any) -> None:
         clock.patch(runner.cache, cache_method, "blocks")
     clock.patch(module, "make_work", "plan")
     clock.patch(attention, "plan_attention", "plan")
-    clock.patch(module, "select", "selection")
+    clock.patch(selecting, "begin", "selection")
     runner._head = _TimedHead(clock, runner._head)
     decoder = runner._decoder
     if not isinstance(decoder, lean.LeanDecoder):

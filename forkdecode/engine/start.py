@@ -35,6 +35,7 @@ from forkdecode.model.new_weights import ModelForm
 from forkdecode.model.node_plans import PART_BYTES
 from forkdecode.model.prepared import Preparing
 from forkdecode.model.runner import Runner
+from forkdecode.model.runner_settings import RunnerSettings
 from forkdecode.model.support import one_line, refuse
 from forkdecode.sampling.select import warm_up
 from forkdecode.scheduler.preemption import PreemptionCost
@@ -98,44 +99,21 @@ def build_engine(
     """An engine with its KV cache, ready for its first request. decoder: see Runner. journal: see
     start_engine; rotation: when it moves on to another file; again: see open_journal. Raises
     CapacityError, and InvalidRequestError for a journal that can't be written."""
-    info, dtype = loaded.info, getattr(torch, loaded.info.dtype)
-    device = next(loaded.model.parameters()).device
-    block_bytes = bytes_per_block(info, config.block_size, dtype)
-    on_gpu, host_memory = device.type == "cuda", psutil.virtual_memory().total
+    info, device = loaded.info, next(loaded.model.parameters()).device
     # On a GPU, too, before the runner takes the model: what can't fit is refused, and the model is whole.
-    capacity = size_pool(config, block_bytes, free_memory(device), host_memory, on_gpu=on_gpu)
+    capacity = _sized(info, config, device)
+    runner = _runner(loaded, config, threads, decoder, capacity)
+    balance, on_gpu = _CPU_FLOPS_PER_BYTE, device.type == "cuda"
     if on_gpu:
-        capacity = Capacity(TRIAL_BLOCKS, config.block_size, block_bytes, 0)
-    runner = Runner(
-        loaded.model,
-        info,
-        config.block_size,
-        capacity.num_blocks,
-        capacity.host_slots,
-        dtype,
-        device,
-        threads,
-        decoder,
-        weights=config.weights,
-        compiles=config.compile,
-        batch_invariant=config.batch_invariant,
-    )
+        capacity = _resized(runner, info, config)
+    _warmed(runner, info, config, threads)
     if on_gpu:
-        capacity = _resized(runner, info, config, host_memory)
-    if device.type in ("cpu", "cuda"):
-        # From a cache this takes seconds.
-        with told_if_slow(_say_preparing):
-            # The last tokens of prompts that end in a step come beyond its budget.
-            _first_step(runner, info.name, 2 * config.max_step_tokens)
-            _first_selections(info, device, threads)
-    balance = _CPU_FLOPS_PER_BYTE
-    if on_gpu:
-        balance = flops_per_byte(runner, info, block_bytes, config.max_step_tokens)
+        balance = flops_per_byte(runner, info, capacity.bytes_per_block, config.max_step_tokens)
     run = Run(
         config,
         capacity.num_blocks,
         capacity.host_slots,
-        PreemptionCost.of(info.num_weights, block_bytes, balance),
+        PreemptionCost.of(info.num_weights, capacity.bytes_per_block, balance),
         hashlib.sha256(repr((info, config.block_size)).encode()).digest(),
         info,
         version("forkdecode"),
@@ -145,7 +123,52 @@ def build_engine(
     return Engine(run.scheduler(), runner, observer, runner if on_gpu else None), capacity
 
 
-def _resized(runner: Runner, info: ModelInfo, config: EngineConfig, host_memory: int) -> Capacity:
+def _sized(info: ModelInfo, config: EngineConfig, device: torch.device) -> Capacity:
+    """Of the cache that the runner starts with: on a GPU that of the trial steps. Raises CapacityError."""
+    on_gpu = device.type == "cuda"
+    capacity = _pool(info, config, free_memory(device), on_gpu=on_gpu)
+    if on_gpu:
+        return Capacity(TRIAL_BLOCKS, config.block_size, capacity.bytes_per_block, 0)
+    return capacity
+
+
+def _pool(info: ModelInfo, config: EngineConfig, free: int, *, on_gpu: bool) -> Capacity:
+    block_bytes = bytes_per_block(info, config.block_size, info.dtype)
+    return size_pool(config, block_bytes, free, psutil.virtual_memory().total, on_gpu=on_gpu)
+
+
+def _runner(
+    loaded: LoadedModel,
+    config: EngineConfig,
+    threads: int,
+    decoder: Literal["auto", "generic"],
+    capacity: Capacity,
+) -> Runner:
+    settings = RunnerSettings(
+        config.block_size,
+        getattr(torch, loaded.info.dtype),
+        next(loaded.model.parameters()).device,
+        threads,
+        decoder,
+        weights=config.weights,
+        compile=config.compile,
+        batch_invariant=config.batch_invariant,
+    )
+    return Runner(loaded.model, loaded.info, settings, capacity.num_blocks, capacity.host_slots)
+
+
+def _warmed(runner: Runner, info: ModelInfo, config: EngineConfig, threads: int) -> None:
+    """Has all that is compiled ready, where kernels are. Raises ModelLoadError."""
+    if runner.device.type not in ("cpu", "cuda"):
+        return
+    # From a cache this takes a second.
+    with told_if_slow(_say_preparing):
+        # The last tokens of prompts that end in a step come beyond its budget.
+        _first_step(runner, info.name, 2 * config.max_step_tokens)
+        _first_selections(info, runner.device, threads)
+
+
+def _resized(runner: Runner, info: ModelInfo, config: EngineConfig) -> Capacity:
     """Gives a GPU's runner the cache that fits beside the model and the largest step. Raises CapacityError,
     and ModelLoadError where that step fails."""
     try:
@@ -155,8 +178,7 @@ def _resized(runner: Runner, info: ModelInfo, config: EngineConfig, host_memory:
     except Exception as error:  # see _first_step
         raise refuse(info.name, f"a first step failed: {one_line(error)}") from error
     free = max(0, free_memory(runner.device) - activations)
-    block_bytes = bytes_per_block(info, config.block_size, info.dtype)
-    capacity = size_pool(config, block_bytes, free, host_memory, on_gpu=True)
+    capacity = _pool(info, config, free, on_gpu=True)
     runner.resize(capacity.num_blocks, capacity.host_slots)
     return capacity
 

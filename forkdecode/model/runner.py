@@ -2,45 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Literal
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel
-from transformers.utils.generic import ModelOutput
 
-from forkdecode.config import Compile, Weights
 from forkdecode.kv.forest_plan import ForestPlan
 from forkdecode.model.attention import AttentionPlans, StepAttention, WorkPlans
 from forkdecode.model.device import check_answers, current, give_back, lacks_memory
 from forkdecode.model.gpu_kernels import check_moves, host_reached, kernels_fit
 from forkdecode.model.graph_capture import GraphCapture
-from forkdecode.model.graphed import GraphedDecoder, sizes
+from forkdecode.model.graphed import GraphedDecoder
 from forkdecode.model.info import ModelInfo
 from forkdecode.model.kv_cache import KvCache
 from forkdecode.model.node_plans import Key, NodePlans, Planners
-from forkdecode.model.prepared import PreparedModel, Preparing
+from forkdecode.model.prepared import PreparedModel
+from forkdecode.model.runner_settings import RunnerSettings
+from forkdecode.model.selecting import selected
 from forkdecode.model.static_step import Forward, StaticStep, StepSize
 from forkdecode.model.step_shape import StepShape
-from forkdecode.model.trial_steps import TrialSteps
-from forkdecode.sampling.device.select import Selecting
-from forkdecode.sampling.gather import cut, joined
-from forkdecode.sampling.select import begin
-from forkdecode.step import (
-    I64,
-    BlockMoves,
-    DecodeRows,
-    QuerySegment,
-    SelectionRequest,
-    SelectionResult,
-    StepOutput,
-    StepPlan,
-)
+from forkdecode.model.timed import timed
+from forkdecode.model.warm_up import capture, first_steps
+from forkdecode.step import I64, SelectionResult, StepOutput, StepPlan
 from forkdecode_kernels import forest
 from forkdecode_kernels.attention_work import make_work
 
@@ -49,42 +33,33 @@ class Runner:
     """Executes step plans. Owns the model and the KV cache's memory; one thread calls it at a time.
 
     The model is prepared in place, and belongs to the runner from then on: on a CPU its weights are
-    repacked. threads: torch's thread count for the whole process; None leaves it. decoder: "auto"
-    takes LeanDecoder for the models that it knows, "generic" transformers' own modules for all.
-    attention: "nodes" runs from node lists on a CPU too, as on a GPU. weights: see EngineConfig; "int8"
-    leaves expert layers as they are; compiles: its `compile`; batch_invariant: see Planners. Raises
-    InvalidRequestError where one of them can't be had.
+    repacked. Raises InvalidRequestError where a setting can't be had.
     """
 
     def __init__(
         self,
         model: PreTrainedModel,
         info: ModelInfo,
-        block_size: int,
+        settings: RunnerSettings,
         num_blocks: int,
         num_host_slots: int,
-        dtype: torch.dtype,
-        device: torch.device | str,
-        threads: int | None = None,
-        decoder: Literal["auto", "generic"] = "auto",
-        attention: Literal["auto", "nodes"] = "auto",
-        weights: Weights = "native",
-        compiles: Compile = "none",
-        batch_invariant: bool = True,
     ) -> None:
-        self.device = torch.device(device)
-        prepare = Preparing(dtype, self.device, decoder, weights, compiles)
+        self.device = settings.device
+        prepare = settings.preparing
         prepare.check(model)
-        if threads is not None:
-            torch.set_num_threads(threads)
+        if settings.threads is not None:
+            torch.set_num_threads(settings.threads)
         self._take(prepare(model, info.vocab_size))
         self._info = info
         self._windows = info.windows
-        self.cache = KvCache(info, block_size, num_blocks, num_host_slots, dtype, self.device)
+        block_size, invariant = settings.block_size, settings.batch_invariant
+        self.cache = KvCache(info, block_size, num_blocks, num_host_slots, settings.dtype, self.device)
         self._planners: Planners | None = None
         on_gpu = self.device.type == "cuda"
-        if attention == "nodes" or (on_gpu and kernels_fit(model, self.cache, info.windows, batch_invariant)):
-            self._planners = Planners(block_size, self.device, batch_invariant=batch_invariant)
+        if settings.attention == "nodes" or (
+            on_gpu and kernels_fit(model, self.cache, info.windows, invariant)
+        ):
+            self._planners = Planners(block_size, self.device, batch_invariant=invariant)
         self._graphed = self._graphs()
         self._drawn: torch.Tensor | None = None
 
@@ -146,19 +121,21 @@ class Runner:
     def _launch(self, plan: StepPlan) -> Callable[[], StepOutput]:
         timings: dict[str, float] = {}
         drawn = self._take_drawn(plan)
-        with _timed(timings, "blocks"):
+        with timed(timings, "blocks"):
             self.cache.swap_out(plan.swap_out)
             self.cache.zero(plan.zero_blocks)
             self.cache.swap_in(plan.swap_in)
             self.cache.copy(plan.copies)
         if not len(plan.token_ids):
             return lambda: StepOutput(plan.step, (), timings)
-        with _timed(timings, "forward"):
+        with timed(timings, "forward"):
             output, index, moved = self._forward_with_room(plan, drawn)
-        results = self._select(plan, output, index, timings) if plan.selections else tuple
+        results: Callable[[], tuple[SelectionResult, ...]] = tuple
+        if plan.selections:
+            results, self._drawn = selected(self._head, plan.selections, output, index, timings)
 
         def finish() -> StepOutput:
-            with _timed(timings, "select"):
+            with timed(timings, "select"):
                 return StepOutput(plan.step, results(), timings, moved)
 
         return finish
@@ -179,42 +156,13 @@ class Runner:
             self._warm_steps()
             self._warm_graphs(step_tokens)
 
-    @torch.inference_mode()
     def _warm_graphs(self, step_tokens: int) -> None:
-        if self._graphed is None or not step_tokens:
-            return
-        info = self._info
-        steps = TrialSteps(self.cache.block_size, self.cache.num_blocks, info.max_positions, info.vocab_size)
-        self._forward_with_room(steps.prompt())
-        self._capture(self._graphed, (pair for size in sizes(step_tokens) for pair in steps.pairs(size)))
-        self.cache.zero(steps.blocks)
-
-    def _capture(self, graphed: GraphedDecoder, pairs: Iterable[tuple[StepPlan, StepPlan]]) -> None:
-        """An engine that lacks the memory for its graphs serves without them."""
-        try:
-            graphed.warm_up(pairs)
-            return
-        except RuntimeError as error:
-            if not lacks_memory(error):
-                raise
-        graphed.make_room()  # not before, for what was raised holds a step's tensors
-        give_back()
+        if self._graphed is not None and step_tokens:
+            capture(self._graphed, self.cache, self._info, step_tokens, self._forward_with_room)
 
     def _warm_steps(self) -> None:
-        none, null_table = np.empty(0, np.int32), np.full((2, 1), self.cache.null_block, np.int32)
-        # A prompt's token and two rows of context 1, which read the null block; nothing is written to it. The
-        # rows alone as well: the lean decoder has a way of its own for them.
-        segment = QuerySegment(0, 1, 0, null_table[0])
-        slots = torch.full((0 if self.device.type == "cpu" else 2,), -1, dtype=torch.int64).to(self.device)
-        with torch.inference_mode():
-            self.cache.copy(BlockMoves(null_table[0], null_table[0]))  # zeros onto themselves
-            for segments in ((segment,), ()):
-                tokens = self._pad(np.zeros(len(segments) + 2, np.int64))
-                rows = DecodeRows(len(segments), none, null_table, 1)
-                plans = self._plans(StepShape(segments, (rows,), len(tokens)))
-                ids = torch.from_numpy(tokens).to(self.device)
-                step = StepAttention(self.cache, plans, slots, self._windows)
-                self._head(self._decoder(ids, ids, step), ids[:1])
+        model = PreparedModel(self._decoder, self._head, self._row_quantum)
+        first_steps(model, self.cache, self._plans, self._windows)
 
     def _take_drawn(self, plan: StepPlan) -> torch.Tensor | None:
         """The tokens that the plan's token_source names rows of."""
@@ -283,46 +231,3 @@ class Runner:
     def _pad(self, values: I64) -> I64:
         """Up to the row quantum with zeros: token 0 at position 0, written nowhere, read by none."""
         return np.pad(values, (0, -len(values) % self._row_quantum))
-
-    def _select(
-        self, plan: StepPlan, output: ModelOutput, index: torch.Tensor, timings: dict[str, float]
-    ) -> Callable[[], tuple[SelectionResult, ...]]:
-        """Starts logits and selections, groups in runs whose logits stay within the head's byte bound; what
-        waits for the last of them. index: plan.logits_index on the device."""
-        limit = self._head.max_rows
-        cuts = [(s,) if s.rows <= limit else tuple(cut(s, limit)) for s in plan.selections]
-        pieces = tuple(piece for pieces in cuts for piece in pieces)
-        found: list[SelectionResult] = []
-        last = Selecting(tuple)
-        for first, end in self._head.runs([s.rows for s in pieces]):
-            found.extend(last.results())  # before there are more logits
-            requests = pieces[first:end]
-            start, stop = requests[0].logits_start, requests[-1].logits_start + requests[-1].rows
-            with _timed(timings, "logits"):
-                logits = self._head(output, index[start:stop])
-            with _timed(timings, "select"):
-                last = begin(logits, _shifted(requests, start))
-
-        self._drawn = None if found else last.drawn
-
-        def results() -> tuple[SelectionResult, ...]:
-            every = iter([*found, *last.results()])
-            if len(pieces) == len(cuts):
-                return tuple(every)
-            return tuple(joined(pieces, list(itertools.islice(every, len(pieces)))) for pieces in cuts)
-
-        return results
-
-
-def _shifted(requests: tuple[SelectionRequest, ...], start: int) -> tuple[SelectionRequest, ...]:
-    """The requests with logits_start counted from row `start`."""
-    if start == 0:
-        return requests
-    return tuple(dataclasses.replace(r, logits_start=r.logits_start - start) for r in requests)
-
-
-@contextmanager
-def _timed(timings: dict[str, float], part: str) -> Iterator[None]:
-    begin = time.perf_counter()
-    yield
-    timings[part] = timings.get(part, 0.0) + time.perf_counter() - begin

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from transformers import PreTrainedModel
 
 from forkdecode import LLM, Greedy, Sample
 from forkdecode.engine import start
 from forkdecode.engine.core import Engine
-from forkdecode.model import runner as runner_module
+from forkdecode.model import selecting
+from forkdecode.model.info import ModelInfo
 from forkdecode.model.runner import Runner
+from forkdecode.model.runner_settings import RunnerSettings
 from forkdecode.sampling.device.select import Selecting
 from forkdecode.sampling.select import begin
 from forkdecode.step import Draw, StepOutput, StepPlan
@@ -43,8 +47,11 @@ class AheadRunner(Runner):
 
 
 class FromNodes(AheadRunner):
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args[:8], **{**options, "decoder": "generic", "attention": "nodes"})
+    def __init__(
+        self, model: PreTrainedModel, info: ModelInfo, settings: RunnerSettings, *sizes: int
+    ) -> None:
+        from_nodes = replace(settings, decoder="generic", attention="nodes")
+        super().__init__(model, info, from_nodes, *sizes)
 
 
 class FromGraphs(AheadRunner, GraphedRunner):
@@ -68,7 +75,7 @@ def test_the_same_is_decoded(kind: type[AheadRunner], monkeypatch: pytest.Monkey
     monkeypatch.setattr(start, "Runner", kind)
     plain, sources = decoded()
     assert not any(sources)
-    monkeypatch.setattr(runner_module, "begin", begin_and_keep)
+    monkeypatch.setattr(selecting, "begin", begin_and_keep)
     monkeypatch.setattr(
         start, "Engine", lambda scheduler, runner, *_: Engine(scheduler, runner, device=runner)
     )

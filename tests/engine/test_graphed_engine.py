@@ -6,11 +6,14 @@ import dataclasses
 from typing import Any
 
 import pytest
+from transformers import PreTrainedModel
 
 from forkdecode import LLM, Beam, Sample
 from forkdecode.engine import start
 from forkdecode.model.graphed import GraphedDecoder
+from forkdecode.model.info import ModelInfo
 from forkdecode.model.runner import Runner
+from forkdecode.model.runner_settings import RunnerSettings
 from tests.llm.models import PROMPT, TOKENIZER, tiny_llama
 from tests.model.test_node_plans import Recorder
 
@@ -20,9 +23,11 @@ SETTINGS: dict[str, Any] = {"num_blocks": 64, "max_step_tokens": 16, "max_prefil
 class GraphedRunner(Runner):
     """Takes its attention from node lists, and its steps from what is recorded."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        decoder = {"decoder": "generic", "attention": "nodes"}
-        super().__init__(*args[:8], **{**options, **decoder})
+    def __init__(
+        self, model: PreTrainedModel, info: ModelInfo, settings: RunnerSettings, *sizes: int
+    ) -> None:
+        from_nodes = dataclasses.replace(settings, decoder="generic", attention="nodes")
+        super().__init__(model, info, from_nodes, *sizes)
 
     def _graphs(self) -> GraphedDecoder:
         assert self._planners is not None

@@ -93,7 +93,7 @@ def test_a_step_that_does_not_fit_names_the_option(
 ) -> None:
     Gpu(monkeypatch, served[0], 1000)
     with pytest.raises(CapacityError, match="no memory for a step of 1,500 tokens") as refused:
-        start._resized(*served, EngineConfig(max_step_tokens=1500), 2**40)
+        start._resized(*served, EngineConfig(max_step_tokens=1500))
     assert refused.value.field == "max_step_tokens"
 
 
@@ -106,6 +106,6 @@ def test_a_cache_takes_most_of_what_the_largest_step_leaves(
     size = bytes_per_block(info, 4, "float32")
     monkeypatch.setattr(start, "free_memory", lambda device: 36_000 + 100 * size)
     config = EngineConfig(block_size=4, max_step_tokens=20, swap_memory=3 * size)
-    capacity = start._resized(runner, info, config, 2**40)
+    capacity = start._resized(runner, info, config)
     assert (capacity.num_blocks, capacity.host_slots) == (90, 3)
     assert (runner.cache.num_blocks, runner.cache.host_slots) == (90, 3)

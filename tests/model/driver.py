@@ -16,6 +16,7 @@ from forkdecode.kv.block_pool import BlockPool
 from forkdecode.kv.block_table import BlockTable
 from forkdecode.model.info import ModelInfo
 from forkdecode.model.runner import Runner
+from forkdecode.model.runner_settings import RunnerSettings
 from forkdecode.step import (
     BlockMoves,
     DecodeRows,
@@ -56,10 +57,11 @@ def make_runner(
     info: ModelInfo | None = None,
 ) -> Runner:
     info = info or model_info(model)
-    return Runner(
-        model, info, block_size, num_blocks, 64, model.dtype, "cpu",
-        decoder=decoder, attention=attention, weights=weights,
-    )  # fmt: skip
+    cpu = torch.device("cpu")
+    settings = RunnerSettings(
+        block_size, model.dtype, cpu, decoder=decoder, attention=attention, weights=weights
+    )
+    return Runner(model, info, settings, num_blocks, 64)
 
 
 @dataclass

@@ -14,6 +14,7 @@ from forkdecode.errors import InvalidRequestError
 from forkdecode.model import prepared
 from forkdecode.model.compiled import check_compile, compile_layers
 from forkdecode.model.runner import Runner
+from forkdecode.model.runner_settings import RunnerSettings
 from tests.model.driver import Driver, model_info
 from tests.models import FAMILIES, tiny_model
 
@@ -58,8 +59,9 @@ def test_refuses_what_cannot_be_had(family: str, device: str, problem: str) -> N
 
 def test_a_cpu_is_refused_before_the_model_is_touched() -> None:
     model = tiny_model("llama")
+    settings = RunnerSettings(4, torch.float32, torch.device("cpu"), compile="layers")
     with pytest.raises(InvalidRequestError, match="GPUs"):
-        Runner(model, model_info(model), 4, 10, 1, torch.float32, "cpu", compiles="layers")
+        Runner(model, model_info(model), settings, 10, 1)
     assert isinstance(model.lm_head, torch.nn.Linear)
     assert np.isfinite(model.lm_head.weight.detach().numpy()).all()
 

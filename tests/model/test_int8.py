@@ -12,6 +12,7 @@ from forkdecode.model import int8
 from forkdecode.model.int8 import Int8Linear, check_int8
 from forkdecode.model.packing import pack_linears
 from forkdecode.model.runner import Runner
+from forkdecode.model.runner_settings import RunnerSettings
 from tests.model.driver import Driver, model_info
 from tests.models import tiny_model
 
@@ -118,6 +119,7 @@ def test_refuses_what_cannot_be_had(device: str, dtype: torch.dtype, problem: st
 def test_a_cpu_without_vnni_is_refused_before_the_model_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(int8.torch.cpu, "_is_vnni_supported", lambda: False)
     model = tiny_model("llama")
+    settings = RunnerSettings(4, torch.float32, torch.device("cpu"), weights="int8")
     with pytest.raises(InvalidRequestError, match="VNNI"):
-        Runner(model, model_info(model), 4, 10, 1, torch.float32, "cpu", weights="int8")
+        Runner(model, model_info(model), settings, 10, 1)
     assert isinstance(model.lm_head, torch.nn.Linear)

@@ -15,6 +15,7 @@ from forkdecode.model.generic import GenericDecoder
 from forkdecode.model.lean import LeanDecoder
 from forkdecode.model.lean_weights import recognise
 from forkdecode.model.runner import Runner
+from forkdecode.model.runner_settings import RunnerSettings
 from tests.model.driver import Driver, StepBuilder, expected, model_info
 from tests.models import FAMILIES, VOCAB, tiny_model
 
@@ -226,6 +227,6 @@ def test_rotary_frequencies_stay_float32_in_a_bfloat16_model(decoder: Literal["a
     model = tiny_model("llama")
     want = model.model.rotary_emb.inv_freq.clone()
     info = replace(model_info(model), dtype="bfloat16")
-    Runner(model, info, 4, 10, 1, torch.bfloat16, "cpu", decoder=decoder)
+    Runner(model, info, RunnerSettings(4, torch.bfloat16, torch.device("cpu"), decoder=decoder), 10, 1)
     assert model.dtype == torch.bfloat16
     assert torch.equal(model.model.rotary_emb.inv_freq, want)
