@@ -6,6 +6,8 @@ depend on a small row count. Here each expert's rows are padded, and its weights
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -26,6 +28,21 @@ def install_experts(model: torch.nn.Module) -> int:
             _pack(module)
             count += 1
     return count
+
+
+@contextmanager
+def plain_experts(model: torch.nn.Module) -> Iterator[None]:
+    """Within, the model's expert layers run by their own forward: their default, transformers' grouped
+    products, refuses sizes that are no multiple of 16 bytes."""
+    configs: dict[int, Any] = {id(m.config): m.config for m in model.modules() if _is_experts(m)}
+    before = [(config, config._experts_implementation) for config in configs.values()]
+    try:
+        for config, _ in before:
+            config._experts_implementation = "eager"
+        yield
+    finally:
+        for config, implementation in before:
+            config._experts_implementation = implementation
 
 
 def padded_experts(

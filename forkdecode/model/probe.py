@@ -19,6 +19,7 @@ from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
 
 from forkdecode.errors import ModelLoadError
+from forkdecode.model.experts import plain_experts
 from forkdecode.model.hand_over import HandOver, handed
 from forkdecode.model.head import replayed
 from forkdecode.model.support import one_line, refuse
@@ -127,7 +128,8 @@ def _trial(name: str, model: PreTrainedModel, failed: str) -> Iterator[None]:
     before = model.config._attn_implementation
     try:
         model.set_attn_implementation(PROBE)
-        yield
+        with plain_experts(model):
+            yield
     except ModelLoadError:
         raise
     except Exception as error:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import DeepseekV3Config, LlamaForCausalLM, PretrainedConfig, StableLmConfig
+from transformers import DeepseekV3Config, LlamaForCausalLM, MixtralConfig, PretrainedConfig, StableLmConfig
 from transformers.models.llama import modeling_llama
 
 from forkdecode.errors import ModelLoadError
@@ -71,6 +71,20 @@ def test_which_logits_are_wanted_is_nothing_to_attention() -> None:
     inner = model.model.layers[0].self_attn.forward
     model.model.layers[0].self_attn.forward = lambda **kw: inner(logits_to_keep=torch.ones(1), **kw)
     assert probe("told", model).windows == (None, None)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_experts_of_any_size_are_no_reason_to_refuse(dtype: torch.dtype) -> None:
+    """transformers' grouped products take rows of 16 bytes."""
+    configs = (MixtralConfig(**_COMMON | {"intermediate_size": 20}, num_local_experts=3) for _ in range(2))
+    oracle, model = (tiny_model("", config=config, dtype=dtype) for config in configs)
+    found = probe("odd", model)
+    assert found.kv_shapes == ((2, 8), (2, 8))
+    assert model.config._experts_implementation == "grouped_mm"
+    oracle.set_experts_implementation("eager")
+    driver = Driver(model)
+    group = driver.open(list(range(5, 24)))
+    assert (driver.prefill(group) - expected(oracle, group.rows)).abs().max() < 0.5
 
 
 def _stablelm() -> PretrainedConfig:
