@@ -101,6 +101,7 @@ def _ready(
         torch.nn.Module.train(opened, False)  # a model made of a config has dropout, also while it is probed
     except RuntimeError as error:
         raise _unusable(device, error) from error
+    _name_decoder(opened)
     seen = probe(name, opened)
     tell_defaults(name, opened)
     config = opened.config.get_text_config(decoder=True)
@@ -115,6 +116,14 @@ def _ready(
         num_weights=sum(p.numel() for p in opened.parameters()),
     )
     return LoadedModel(opened, tokenizer, info)
+
+
+def _name_decoder(model: PreTrainedModel) -> None:
+    """Llama 4's text model has its decoder elsewhere than its base_model_prefix says, and would itself be its
+    base_model."""
+    if model.base_model is model:
+        found = [name for name, child in model.named_children() if isinstance(child, PreTrainedModel)]
+        model.base_model_prefix = found[0] if len(found) == 1 else model.base_model_prefix
 
 
 def resolve_dtype(dtype: str, device: torch.device = _CPU) -> str:

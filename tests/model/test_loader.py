@@ -14,6 +14,7 @@ from transformers import (
     Glm4MoeForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
+    Llama4TextConfig,
     MistralConfig,
     MistralForCausalLM,
 )
@@ -23,8 +24,9 @@ from forkdecode.model import loader
 from forkdecode.model.loader import adopt, load, resolve_device, resolve_dtype
 from forkdecode.model.settings import UNBOUNDED, positions
 from forkdecode.model.weights import convert
+from tests.model.driver import Driver, expected
 from tests.model.tiny_gguf import write_tiny_gguf
-from tests.models import tiny_model
+from tests.models import _COMMON, tiny_model
 from tests.tiny_model import EOS, save_model, save_tiny_llama, vocabulary
 
 V = len(vocabulary())
@@ -84,6 +86,23 @@ def test_a_model_in_training_is_taken_as_it_answers(family: str) -> None:
     loaded = adopt(model)
     assert loaded.model is model
     assert not any(module.training for module in model.modules())
+
+
+def test_a_decoder_that_is_elsewhere_than_its_prefix_says_is_found() -> None:
+    """As Llama 4's text model has it."""
+    configs = (
+        Llama4TextConfig(
+            **_COMMON, head_dim=8, intermediate_size_mlp=48, num_local_experts=3, attention_chunk_size=None,
+            layer_types=["full_attention"] * 2, no_rope_layers=[1, 0],
+        )
+        for _ in range(2)
+    )  # fmt: skip
+    oracle, model = (tiny_model("", config=config) for config in configs)
+    assert oracle.base_model is oracle
+    loaded = adopt(model)
+    driver = Driver(model, info=loaded.info)
+    group = driver.open(list(range(5, 24)))
+    assert (driver.prefill(group, [7, 11]) - expected(oracle, group.rows)).abs().max() < 5e-5
 
 
 @pytest.mark.parametrize(
