@@ -26,9 +26,13 @@ def refuse(name: str, reason: str) -> ModelLoadError:
 
 
 def one_line(error: BaseException) -> str:
-    """An error of somebody else's within a message of ours: its kind and the first line of what it says."""
-    lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0][:300]}"
+    """An error of somebody else's within a message of ours: its kind and the first line of what it says, with
+    the next where it only announces that. Of a KeyError, which says nothing else, what was not found."""
+    if isinstance(error, KeyError):
+        return f"KeyError: {error} was not found"[:300]
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    told = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+    return f"{type(error).__name__}: {told[:300]}"
 
 
 def check_config(config: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from transformers.models.llama import modeling_llama
 from forkdecode.errors import ModelLoadError
 from forkdecode.model.loader import load
 from forkdecode.model.probe import probe
-from forkdecode.model.support import check_config
+from forkdecode.model.support import check_config, one_line
 from tests.tiny_model import llama_config, save_model, save_tiny_llama
 
 SMALL: dict[str, Any] = {
@@ -280,3 +281,26 @@ def test_a_window_of_nothing_is_refused(window: int) -> None:
     config.sliding_window, config.layer_types = window, ["full_attention", "sliding_attention"]
     with pytest.raises(ModelLoadError, match=f"it has a sliding window of {window}"):
         probe("windowed", LlamaForCausalLM(config))
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (ValueError("no\nmore"), "ValueError: no"),
+        (ValueError("\nfield 'a':\n\n    an int, not '3'\nmore"), "ValueError: field 'a': an int, not '3'"),
+        (ValueError("field 'a':"), "ValueError: field 'a':"),
+        (KeyError("swish"), "KeyError: 'swish' was not found"),
+        (ValueError(), "ValueError: "),
+    ],
+)
+def test_an_error_of_others_keeps_its_reason_in_one_line(error: Exception, says: str) -> None:
+    assert one_line(error) == says
+
+
+def test_a_config_that_is_refused_says_why(tmp_path: Path) -> None:
+    folder = save_tiny_llama(tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    for wrong, says in (({"hidden_size": "32"}, r"hidden_size.*got str"), ({"hidden_act": "zorp"}, "'zorp'")):
+        (folder / "config.json").write_text(json.dumps({**config, **wrong}))
+        with pytest.raises(ModelLoadError, match=says):
+            load(str(folder), dtype="float32")
