@@ -114,12 +114,12 @@ def _check_ending(s: Beam | DiverseBeam) -> None:
         return
     if not isinstance(s.scorer, HypothesisScorer):
         allowed = "None, LengthNormalised(...), Contrastive(...) or CustomScorer(function, data)"
-        raise invalid("scorer", f"{shown(s.scorer)} is no scorer", allowed)
+        raise invalid("scorer", f"{shown(s.scorer)} is not a scorer", allowed)
     if s.length_penalty != 1.0 and not isinstance(s.scorer, Contrastive):
-        problem = f"{s.length_penalty:g} is no part of {type(s.scorer).__name__}'s score"
+        problem = f"{s.length_penalty:g} has no effect on the score of {type(s.scorer).__name__}"
         raise invalid("length_penalty", problem, "1 (its default), or another scorer")
     if s.early_stopping == "never" and isinstance(s.scorer, CustomScorer):
-        problem = "'never' needs a bound on later scores, and none is known of a CustomScorer"
+        problem = "'never' needs a bound on later scores, which a CustomScorer does not have"
         raise invalid("early_stopping", problem, "True or False")
 
 
@@ -152,7 +152,7 @@ class Beam:
         _check_ending(self)
         keep(self, "patience", check_float, 0.0, 1e3, open_low=True)
         if self.patience != 1.0 and self.early_stopping is not True:
-            raise invalid("patience", f"{self.patience:g} needs early_stopping=True", "1 otherwise")
+            raise invalid("patience", f"{self.patience:g} needs early_stopping=True", "1 without it")
         self._check_widths()
         keep(self, "sibling_penalty", check_float, 0.0, 1e4)
         if self.num_return_sequences is not None:
@@ -163,8 +163,8 @@ class Beam:
         if self.widths and max(self.widths) != self.width:
             raise invalid(
                 "widths",
-                f"has {max(self.widths)} as its largest, not width={self.width}",
-                "their maximum as width",
+                f"the largest is {max(self.widths)}, which is not width={self.width}",
+                "widths whose largest is width",
             )
 
     @property

@@ -208,7 +208,7 @@ def _check_function(name: str, value: object, constraint: ConstraintSpec | None)
     if not callable(value):
         raise invalid(name, f"{shown(value)} is not callable", "a function of batch id and token ids")
     if constraint is not None:
-        raise invalid(name, "stands beside constraint", "one of them")
+        raise invalid(name, "can't be combined with constraint", "one of the two")
 
 
 def _check_bias(name: str, value: object) -> dict[int, float]:

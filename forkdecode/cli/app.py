@@ -14,23 +14,24 @@ import typer
 from forkdecode.cli.flags import ENGINE_FLAGS, OPTION_FLAGS, STRATEGY_FLAGS, Debug, given, with_flags
 from forkdecode.cli.serve_command import serve
 from forkdecode.config import DEFAULT_MODEL
-from forkdecode.errors import InvalidRequestError, invalid
+from forkdecode.errors import invalid
 
 app = typer.Typer(
     name="forkdecode",
-    help="Many candidates of a prompt over shared KV blocks: sampling, best-of-n, beam search.",
+    help="Generate many candidates of a prompt over shared KV blocks: sampling, best-of-n, beam search.",
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 
+_SOURCES = "PROMPT..., or --input with --output"
 _WHERE = {
     "--overwrite": "with --output",
-    "--json": "with prompts given here; --output is JSON anyway",
-    "--stats": "with prompts given here; a result in --output has its usage",
+    "--json": "with prompts on the command line; --output is always JSON",
+    "--stats": "with prompts on the command line; results in --output include their usage",
     "--logprobs": "with --json, or with --input",
 }
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -47,12 +48,14 @@ def root(
 @app.command()
 @with_flags(ENGINE_FLAGS)
 def demo(
-    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Tokens a candidate.")] = 64,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the samples.")] = 0,
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", min=1, help="The most tokens per candidate.")
+    ] = 64,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the samples.")] = 0,
     debug: Debug = False,
     **flags: Any,
 ) -> None:
-    """Decode real prompts by four strategies in one batch, and count what sharing saves."""
+    """Decode four prompts with four strategies in one batch, and count what sharing saves."""
     from forkdecode.cli.demo import run_demo
     from forkdecode.cli.engine import open_llm
 
@@ -64,7 +67,10 @@ def demo(
 @with_flags(STRATEGY_FLAGS, OPTION_FLAGS, ENGINE_FLAGS)
 def decode(
     prompts: Annotated[
-        list[str] | None, typer.Argument(metavar="PROMPT", help="'-' reads stdin, without its last newline.")
+        list[str] | None,
+        typer.Argument(
+            metavar="PROMPT", help="A text; '-' reads it from stdin, dropping one trailing newline."
+        ),
     ] = None,
     input_path: Annotated[
         Path | None,
@@ -72,21 +78,25 @@ def decode(
             "--input",
             exists=True,
             dir_okay=False,
-            help="JSONL: a request a line, with its own strategy and options.",
+            help="JSONL file of requests: each line sets its own strategy and options.",
         ),
     ] = None,
     output_path: Annotated[
         Path | None,
-        typer.Option("--output", help="JSONL of results as they finish; resumed where it exists."),
+        typer.Option("--output", help="JSONL file of results, written as they finish; resumed if it exists."),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start --output anew.")] = False,
-    chat: Annotated[bool, typer.Option("--chat", help="Wrap each text as a user message.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace --output instead of resuming it.")
+    ] = False,
+    chat: Annotated[bool, typer.Option("--chat", help="Send each text as a user message.")] = False,
     as_json: AsJson = False,
-    stats: Annotated[bool, typer.Option("--stats", help="Blocks, times and rates, on stderr.")] = False,
+    stats: Annotated[
+        bool, typer.Option("--stats", help="Print block counts, times and rates to stderr.")
+    ] = False,
     debug: Debug = False,
     **flags: Any,
 ) -> None:
-    """Decode prompts given here, or a file of requests."""
+    """Decode prompts from the command line, or a file of requests."""
     from forkdecode.cli.batch import FileJob, RequestFile
     from forkdecode.cli.decode import decode_prompts
     from forkdecode.cli.engine import open_async_llm, open_llm
@@ -113,43 +123,46 @@ def decode(
 
 def _check_sources(prompts: list[str] | None, input_path: Path | None, output_path: Path | None) -> None:
     if prompts and (input_path or output_path):
-        raise InvalidRequestError(
-            "prompts: --input and --output are for files of requests; give one or the other"
-        )
+        raise invalid("prompts", "--input and --output are for files of requests", _SOURCES)
     if not prompts and not (input_path and output_path):
-        raise InvalidRequestError("prompts: none given; allowed: PROMPT..., or --input with --output")
+        raise invalid("prompts", "none given", _SOURCES)
 
 
 def _refuse(idle: Mapping[str, bool]) -> None:
     """Refuses flags that would do nothing beside the others. idle: whether each is one."""
     for flag, is_idle in idle.items():
         if is_idle:
-            raise invalid(flag, "does nothing here", _WHERE[flag])
+            raise invalid(flag, "has no effect here", _WHERE[flag])
 
 
 @app.command()
 def replay(
     journal: Annotated[
         Path,
-        typer.Argument(metavar="JOURNAL", exists=True, dir_okay=False, help="What serve --journal wrote."),
+        typer.Argument(
+            metavar="JOURNAL",
+            exists=True,
+            dir_okay=False,
+            help="File written by `forkdecode serve --journal`.",
+        ),
     ],
     until: Annotated[int | None, typer.Option("--until", min=1, help="Stop after this step.")] = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Re-run the decisions of a step journal without a model, and say where they break."""
+    """Repeat the engine's decisions from a step journal, without the model, and show the first difference."""
     from forkdecode.cli.replay import replay_journal
 
     raise typer.Exit(replay_journal(journal, until=until, as_json=as_json))
 
 
-trees = typer.Typer(help="Pictures of trees.", no_args_is_help=True)
+trees = typer.Typer(help="Show trees as pictures.", no_args_is_help=True)
 app.add_typer(trees, name="tree")
 
 
 @trees.callback()
 def tree() -> None:
-    """Pictures of trees."""
+    """Show trees as pictures."""
 
 
 @trees.command()
@@ -157,37 +170,44 @@ def show(
     file: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE", exists=True, dir_okay=False, help="Of Tree.save, Tree.export or serve --journal."
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="A tree written by Tree.save, exported nodes as JSON, or a step journal.",
         ),
     ],
     output: Annotated[
-        Path | None, typer.Option("--output", dir_okay=False, help="The page; FILE.html by default.")
+        Path | None,
+        typer.Option("--output", dir_okay=False, help="Where to write the page; FILE.html by default."),
     ] = None,
     only: Annotated[
-        str | None, typer.Option("--only", help="Of a journal: this request or this tree alone.")
+        str | None, typer.Option("--only", help="Journals: show only this request or tree.")
     ] = None,
     until: Annotated[
-        int | None, typer.Option("--until", min=1, help="Of a journal: stop after this step.")
+        int | None, typer.Option("--until", min=1, help="Journals: stop after this step.")
     ] = None,
     tokenizer: Annotated[
         str | None,
-        typer.Option("--tokenizer", help="Of a journal: the model whose tokens it holds, for texts."),
+        typer.Option("--tokenizer", help="Journals: show texts, using this model's tokenizer."),
     ] = None,
     debug: Debug = False,
 ) -> None:
-    """Write one HTML page that shows a tree: nodes, scores, what was pruned, and KV blocks over steps."""
+    """Write an HTML page showing a tree: nodes, scores, pruned branches, and KV blocks over steps."""
     from forkdecode.cli.tree import show_tree
 
     show_tree(file, output, only=only, until=until, tokenizer=tokenizer)
 
 
-catalogues = typer.Typer(help="Sets of items that candidates are held to.", no_args_is_help=True)
+catalogues = typer.Typer(
+    help="Build and inspect catalogues: sets of items that candidates can be constrained to.",
+    no_args_is_help=True,
+)
 app.add_typer(catalogues, name="catalogue")
 
 
 @catalogues.callback()
 def catalogue() -> None:
-    """Sets of items that candidates are held to."""
+    """Build and inspect catalogues: sets of items that candidates can be constrained to."""
 
 
 @catalogues.command("build")
@@ -198,24 +218,26 @@ def build_catalogue(
             metavar="ITEMS",
             exists=True,
             dir_okay=False,
-            help='A line an item: {"id": ..., "tokens": [...]}, {"id": ..., "text": ...}, or plain text.',
+            help='One item per line: {"id": ..., "tokens": [...]}, {"id": ..., "text": ...} or plain text.',
         ),
     ],
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", dir_okay=False, help="The catalogue; one that is there is replaced."),
+        typer.Option(
+            "--output", "-o", dir_okay=False, help="The catalogue to write; an existing file is replaced."
+        ),
     ],
     model: Annotated[
         str | None,
         typer.Option(
             "--model",
-            help="Whose tokens these are; its tokenizer makes those of texts (else the default model's).",
+            help="The model that the tokens are for; its tokenizer (or the default model's) tokenizes texts.",
         ),
     ] = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Make a catalogue of a file of items."""
+    """Build a catalogue from a file of items."""
     from forkdecode.cli.catalogue import build
 
     build(items, output, model=model, as_json=as_json)
@@ -224,12 +246,15 @@ def build_catalogue(
 @catalogues.command("info")
 def catalogue_info(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="Of `catalogue build`.")
+        Path,
+        typer.Argument(
+            metavar="FILE", exists=True, dir_okay=False, help="A file written by `catalogue build`."
+        ),
     ],
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Read through a catalogue and say what it holds."""
+    """Read a catalogue through and show what it contains."""
     from forkdecode.cli.catalogue import show
 
     show(file, as_json=as_json)
@@ -240,7 +265,7 @@ app.command()(serve)
 
 @app.command()
 def models(as_json: AsJson = False, debug: Debug = False) -> None:
-    """Show which models are on this machine."""
+    """List the models on this machine."""
     from forkdecode.cli.models import show_models
 
     show_models(as_json=as_json)

@@ -94,7 +94,7 @@ class FileJob:
         already = sum(results.check(line, digest) for line, digest in items)
         if already < len(results.done):
             raise InvalidRequestError(
-                "--output: has results for lines that the input lacks", field="--output"
+                "--output: has results of lines that the input does not have", field="--output"
             )
         results.start()
         return cls(requests, results, total, len(items), already)
@@ -105,7 +105,7 @@ class FileJob:
             llm = open_llm() if self.already < self.wanted else None
             asyncio.run(self._run(llm))
         except KeyboardInterrupt:
-            self._say(f"interrupted after {self._sum()}; the same command goes on from there")
+            self._say(f"interrupted after {self._sum()}; run the same command again to resume")
             return 130
         finally:
             if llm is not None:
@@ -159,9 +159,9 @@ class FileJob:
     def _sum(self) -> str:
         tally = self.tally
         parts = [f"{tally.finished} finished ({tally.candidates} candidates, {tally.generated} tokens)"]
-        parts += [f"{self.already} finished before"] if self.already else []
+        parts += [f"{self.already} finished earlier"] if self.already else []
         parts += [f"{tally.failed} failed"] if tally.failed else []
-        return f"{', '.join(parts)} of {self.total} requests"
+        return f"{', '.join(parts)}, of {self.total} requests"
 
     def _say(self, text: str) -> None:
         typer.echo(text, err=True)

@@ -50,7 +50,7 @@ def build(source: Path, output: Path, *, model: str | None, as_json: bool) -> No
                 _add(builder, item, tokens)
             progress.update(task, completed=file.tell())
     if not len(builder):
-        raise invalid("file", f"{str(source)!r} has no items", "one item a line")
+        raise invalid("file", f"{str(source)!r} has no items", "one item per line")
     save_catalogue(builder.build(tokens_of.model), output)
     show(output, as_json=as_json)
 
@@ -70,14 +70,14 @@ def show(path: Path, *, as_json: bool) -> None:
         "file": str(path),
         "items": f"{info.items:,}"
         + (f" ({info.duplicates:,} duplicates left out)" if info.duplicates else ""),
-        "tokens an item": lengths,
+        "tokens per item": lengths,
         "token ids": f"up to {info.highest:,}",
-        "ends": f"by EOS alone: {info.prefixes:,} items are the beginning of others"
+        "ends": f"by EOS only: {info.prefixes:,} items are prefixes of others"
         if info.prefixes
         else "by EOS, or with the item",
         "nodes": f"{info.nodes:,}",
         "bytes": f"{facts['bytes']:,}",
-        "model": info.model or "not said",
+        "model": info.model or "not given",
         "digest": info.digest,
     }
     for name, value in rows.items():
@@ -115,11 +115,11 @@ def _items(lines: Iterable[bytes]) -> Iterator[_Item]:
             empty = empty or number
             continue
         if empty:
-            raise _wrong(empty, "is empty", "an item a line")
+            raise _wrong(empty, "is empty", "one item per line")
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise _wrong(number, f"is no UTF-8 ({error.reason})", "UTF-8") from None
+            raise _wrong(number, f"is not UTF-8 ({error.reason})", "UTF-8") from None
         if is_json is None:
             is_json = text.lstrip().startswith("{")
         elif not is_json:
@@ -127,7 +127,9 @@ def _items(lines: Iterable[bytes]) -> Iterator[_Item]:
         last = number
         yield _parsed(number, text) if is_json else _Item(number, None, text)
     if not is_json and last > 1 and all_json:
-        raise _wrong(1, "is plain text, all others are items in JSON", f"{_LINE}, or plain text on each line")
+        raise _wrong(
+            1, "is plain text, but all other lines are items in JSON", f"{_LINE}; or plain text on every line"
+        )
 
 
 def _is_item(number: int, text: str) -> bool:
@@ -142,19 +144,19 @@ def _parsed(number: int, text: str) -> _Item:
     try:
         record = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _wrong(number, f"is no JSON ({error})") from None
+        raise _wrong(number, f"is not JSON ({error})") from None
     if not isinstance(record, dict):
-        raise _wrong(number, "is no JSON object")
+        raise _wrong(number, "is not a JSON object")
     if unknown := sorted(record.keys() - {"id", "text", "tokens"}):
-        raise _wrong(number, f"has {unknown[0]!r}, which says nothing")
+        raise _wrong(number, f"has an unknown field {unknown[0]!r}")
     if ("tokens" in record) == ("text" in record):
-        raise _wrong(number, "has tokens and text both, or neither")
+        raise _wrong(number, "has both tokens and text, or neither")
     key = record.get("id")
     if isinstance(key, bool) or not isinstance(key, (str, int, type(None))):
-        raise _wrong(number, "has an id that is no name", "a text or an integer")
+        raise _wrong(number, "has an unusable id", "a text or an integer")
     content = record.get("text", record.get("tokens"))
     if not isinstance(content, str if "text" in record else list):
-        raise _wrong(number, "has text that is no text, or tokens that are no list")
+        raise _wrong(number, "its text is not a text" if "text" in record else "its tokens are not a list")
     return _Item(number, None if key is None else str(key), content)
 
 
@@ -179,7 +181,7 @@ class _Tokens:
             self._tokenizer = open_tokenizer("model", self.model)
         try:
             return encode_all(self._tokenizer, texts)
-        except Exception:  # of a text that is no Unicode, tokenizers say nothing that helps
+        except Exception:  # for a text that is not Unicode, tokenizers say nothing that helps
             raise _unusable(batch) from None
 
 
@@ -191,4 +193,4 @@ def _unusable(batch: Sequence[_Item]) -> InvalidRequestError:
                 item.content.encode()
             except UnicodeEncodeError:
                 return _wrong(item.number, "holds a lone surrogate", "valid Unicode text")
-    return _wrong(batch[0].number, "or one soon after is no text for this tokenizer", "texts")
+    return _wrong(batch[0].number, "or one of the lines after it can't be tokenized", "texts")

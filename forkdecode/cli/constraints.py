@@ -22,7 +22,7 @@ def take_constraint(values: dict[str, Any]) -> ConstraintSpec | None:
     if not found:
         return None
     if len(found) > 1:
-        raise invalid(found[1], f"stands beside {found[0]}", "one constraint")
+        raise invalid(found[1], f"can't be combined with {found[0]}", "one constraint")
     name = found[0]
     try:
         return CONSTRAINT_FIELDS[name](values.pop(name))

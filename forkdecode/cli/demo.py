@@ -63,7 +63,7 @@ def run_demo(llm: LLM, *, max_tokens: int, seed: int) -> None:
     for case, result in zip(chosen, results, strict=True):
         _print_case(console, case, result)
     console.print(
-        Rule("KV blocks: a strategy at its peak, the batch on average over its steps", align="left")
+        Rule("KV blocks: each strategy at its peak, the batch averaged over its steps", align="left")
     )
     console.print(_block_table(chosen, results, llm.stats(), before, elapsed))
 

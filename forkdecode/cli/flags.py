@@ -16,84 +16,102 @@ import typer
 from forkdecode.cli.constraints import FROM_FILES, read_file
 from forkdecode.errors import invalid
 
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and the engine's log.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error and the engine's log.")]
 Flags: TypeAlias = Mapping[str, tuple[Any, str]]
 """name -> (type of a value, help). `bool` is a switch, `list[...]` may be repeated."""
 
 STRATEGY_FLAGS: Flags = {
     "strategy": (str, "greedy (default), sample, best-of, beam, diverse-beam or stochastic-beam."),
     "n": (int, "sample, best-of: how many candidates are returned."),
-    "best_of": (int, "best-of: how many are drawn."),
-    "width": (int, "Of beams: how many hypotheses are kept at each step, of all groups."),
-    "groups": (int, "diverse-beam: groups of width / groups beams each."),
+    "best_of": (int, "best-of: how many samples are drawn."),
+    "width": (int, "Beam strategies: how many hypotheses each step keeps, in all groups together."),
+    "groups": (int, "diverse-beam: number of groups, each of width / groups beams."),
     "diversity_penalty": (
         float,
-        "diverse-beam: what a token costs for each beam of an earlier group with it.",
+        "diverse-beam: penalty on a token for each beam of an earlier group that has chosen it.",
     ),
-    "num_return_sequences": (int, "beam, diverse-beam: how many are returned; all by default."),
+    "num_return_sequences": (int, "beam, diverse-beam: how many candidates are returned; all by default."),
     "length_penalty": (float, "beam, diverse-beam: score = sum of log-probabilities / length ** penalty."),
-    "early_stopping": (str, "beam, diverse-beam: true, false or never."),
-    "scorer": (str, "beam, diverse-beam: length_normalised, or JSON: a name with its settings."),
-    "widths": (str, "beam: the width of each step, 8,4,2: the last for all that follow."),
-    "sibling_penalty": (float, "beam: what a candidate loses by rank among those of its own beam."),
-    "patience": (float, "beam: pool of ceil(patience * width); needs early stopping true."),
-    "temperature": (float, "Of what draws: sample, best-of, stochastic-beam."),
-    "top_k": (int, "Draw from the k most likely tokens; 0 is off."),
-    "top_p": (float, "Draw from the smallest set of this probability."),
-    "min_p": (float, "Drop tokens below this share of the likeliest one's probability."),
-    "typical_p": (float, "Locally typical sampling."),
-    "seed": (int, "The same seed repeats the same candidates."),
-    "rank_by": (str, "best-of: cumulative_logprob or mean_logprob; none: all, unranked."),
-    "first_finished": (int, "best-of: stop when this many have finished."),
+    "early_stopping": (str, "beam, diverse-beam: true, false or never, as in transformers."),
+    "scorer": (
+        str,
+        'beam, diverse-beam: length_normalised, or JSON such as {"length_normalised": {"alpha": 0.6}}.',
+    ),
+    "widths": (str, "beam: the width of each step, such as 8,4,2; the last applies to all later steps."),
+    "sibling_penalty": (float, "beam: penalty per rank of a continuation among those of its own beam."),
+    "patience": (float, "beam: pool of ceil(patience * width) hypotheses; needs --early-stopping true."),
+    "temperature": (float, "sample, best-of, stochastic-beam: the sampling temperature."),
+    "top_k": (int, "Sampling: draw only from the k most likely tokens; 0: off."),
+    "top_p": (float, "Sampling: draw only from the smallest set of tokens with this total probability."),
+    "min_p": (float, "Sampling: drop tokens below this fraction of the highest probability."),
+    "typical_p": (float, "Sampling: locally typical sampling with this total probability; 1: off."),
+    "seed": (int, "Sampling: the same seed draws the same candidates."),
+    "rank_by": (str, "best-of: cumulative_logprob, mean_logprob, or none to return all samples unranked."),
+    "first_finished": (int, "best-of: stop when this many samples have finished."),
 }
 OPTION_FLAGS: Flags = {
-    "max_tokens": (int, "Generated tokens at most."),
-    "min_tokens": (int, "Generated tokens at least."),
-    "stop": (list[str], "A text that ends a candidate, as it is: a newline is $'\\n' in most shells."),
-    "stop_token_ids": (list[int], "A token id that ends a candidate."),
-    "include_stop": (bool, "Keep the stop text."),
-    "ignore_eos": (bool, "EOS doesn't end a candidate."),
-    "repetition_penalty": (float, "Divides the logits of tokens seen before."),
-    "presence_penalty": (float, "Subtracted once from tokens generated before."),
-    "frequency_penalty": (float, "Subtracted for each time a token was generated before."),
-    "no_repeat_ngram_size": (int, "No n-gram of this size twice."),
-    "logit_bias": (list[str], "TOKEN_ID=BIAS, added to its logit."),
-    "bad_words": (list[str], "A text that is never generated."),
-    "allowed_token_ids": (list[int], "Only these token ids are generated."),
-    "forced_prefix": (str, "A text each candidate begins with."),
-    "regex": (str, "The whole text matches this regular expression."),
-    "json_schema": (str, "The text is JSON, valid by this schema: JSON, or @FILE."),
-    "lark": (str, "The text follows this Lark grammar: a text, or @FILE."),
-    "gbnf": (str, "The text follows this grammar in llama.cpp's EBNF: a text, or @FILE."),
-    "from_catalogue": (str, "NAME of a catalogue whose items come out; NAME:item: without EOS."),
-    "logprobs": (int, "Log-probabilities of the top k tokens of each step, in --json."),
-    "update_every": (int, "beam, streamed: show the live hypotheses every so many steps; 0: never."),
-    "update_beams": (int, "beam, streamed: how many of the best are shown; 0: all."),
-    "priority": (int, "Higher runs first."),
-    "cache_salt": (str, "Prompts share cached blocks only under the same salt."),
+    "max_tokens": (int, "The most tokens a candidate may generate."),
+    "min_tokens": (int, "The fewest tokens a candidate may generate."),
+    "stop": (
+        list[str],
+        "A text that ends a candidate, taken literally: a newline is $'\\n' in most shells. Repeatable.",
+    ),
+    "stop_token_ids": (list[int], "A token id that ends a candidate. Repeatable."),
+    "include_stop": (bool, "Keep the stop text in the text."),
+    "ignore_eos": (bool, "EOS tokens don't end a candidate."),
+    "repetition_penalty": (
+        float,
+        "Penalise tokens that occur in the prompt or the text by this factor; 1: off.",
+    ),
+    "presence_penalty": (
+        float,
+        "Subtract this once from the score of a token that has been generated before.",
+    ),
+    "frequency_penalty": (
+        float,
+        "Subtract this from a token's score for each time it has been generated before.",
+    ),
+    "no_repeat_ngram_size": (int, "No n-gram of this size occurs twice; 0: off."),
+    "logit_bias": (list[str], "TOKEN_ID=BIAS: add the bias to this token's logit. Repeatable."),
+    "bad_words": (list[str], "A text that is never generated. Repeatable."),
+    "allowed_token_ids": (list[int], "A token id that may be generated; all others may not. Repeatable."),
+    "forced_prefix": (str, "A text that each candidate begins with."),
+    "regex": (str, "Constraint: the whole text matches this regular expression."),
+    "json_schema": (str, "Constraint: the text is JSON, valid under this schema (JSON or @FILE)."),
+    "lark": (str, "Constraint: the text follows this Lark grammar (a text or @FILE)."),
+    "gbnf": (str, "Constraint: the text follows this GBNF grammar of llama.cpp (a text or @FILE)."),
+    "from_catalogue": (
+        str,
+        "Constraint: the text is an item of the catalogue NAME; NAME:item ends it without EOS.",
+    ),
+    "logprobs": (int, "Add log-probabilities to JSON results: of the chosen and the k most likely tokens."),
+    "update_every": (int, "Beam strategies, shown live: steps between two updates; 0: not shown."),
+    "update_beams": (int, "Beam strategies, shown live: how many of the best hypotheses; 0: all."),
+    "priority": (int, "Requests with a higher priority run first."),
+    "cache_salt": (str, "Prompts share cached blocks only with prompts of the same salt."),
 }
 ENGINE_FLAGS: Flags = {
-    "model": (str, "The default model, a folder, a hub id or a .gguf file."),
+    "model": (str, "A folder, a hub id or a .gguf file, instead of the default model."),
     "dtype": (str, "auto, float32, bfloat16 or float16."),
-    "device": (str, "auto or a device of torch."),
-    "threads": (int, "Threads of the engine's matrix products."),
-    "max_positions": (int, "Serve fewer positions than the model has."),
+    "device": (str, "auto, or a torch device such as cuda."),
+    "threads": (int, "CPU threads for the engine's matrix products."),
+    "max_positions": (int, "Use fewer positions than the model has."),
     "kv_memory": (str, "Memory for KV blocks: 2GiB, or 40% of what is free; auto: 25%, on a GPU 90%."),
-    "num_blocks": (int, "KV blocks, instead of --kv-memory."),
-    "block_size": (int, "Tokens a block: a power of two, 1 to 128."),
-    "swap_memory": (str, "Host memory for preempted groups."),
+    "num_blocks": (int, "Number of KV blocks, instead of --kv-memory."),
+    "block_size": (int, "Tokens per block: a power of two, 1 to 128."),
+    "swap_memory": (str, "Host memory for preempted requests' blocks."),
     "max_step_tokens": (int, "Token budget of a step."),
-    "max_prefill_tokens": (int, "Prefill share of a step that also decodes."),
-    "max_waiting": (int, "Requests that may wait."),
-    "watermark": (float, "Share of the blocks that admission leaves free."),
-    "prefix_cache": (bool, "Keep blocks of finished prompts for later ones; --no-prefix-cache."),
+    "max_prefill_tokens": (int, "The most prompt tokens in a step that also decodes."),
+    "max_waiting": (int, "How many requests may wait; more are refused."),
+    "watermark": (float, "Fraction of the blocks that admission leaves free."),
+    "prefix_cache": (bool, "Keep blocks of finished prompts for later prompts; on by default."),
     "preemption": (str, "auto, recompute or swap."),
-    "overcommit": (bool, "Admit what may run out of blocks before it ends."),
-    "aging_steps": (int, "Steps of waiting that count as one level of priority."),
-    "weights": (str, "native, or int8: faster on CPUs with VNNI, and nearly the same model."),
-    "compile": (str, "none, or layers: the model's layers by torch.compile, on a GPU."),
-    "batch_invariant": (bool, "Attention on a GPU doesn't depend on what else is in the step."),
-    "catalogues": (list[str], "NAME=FILE: a catalogue that constraints may be from."),
+    "overcommit": (bool, "Admit requests that may run out of blocks before they end."),
+    "aging_steps": (int, "Steps of waiting that raise a request's priority by one."),
+    "weights": (str, "native, or int8: faster on CPUs with VNNI, but not exactly the same model."),
+    "compile": (str, "none, or layers: run the model's layers through torch.compile; GPU only."),
+    "batch_invariant": (bool, "On a GPU, attention doesn't depend on what else is in the step."),
+    "catalogues": (list[str], "NAME=FILE: a catalogue that constraints can name. Repeatable."),
 }
 _SINGULAR = {
     "catalogues": "catalogue",
@@ -108,8 +126,8 @@ _PANELS = ((STRATEGY_FLAGS, "Strategy"), (OPTION_FLAGS, "Options"), (ENGINE_FLAG
 def with_flags(
     *tables: Flags, before: Sequence[inspect.Parameter] = ()
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Gives a command the flags of `tables`; they arrive in its **flags, as do those that are told before its
-    own."""
+    """Gives a command the flags of `tables`; they arrive in its **flags, as do the parameters `before`, which
+    its help lists first."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
@@ -164,9 +182,7 @@ def _widths(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(width) for width in text.split(","))
     except ValueError:
-        raise invalid(
-            "widths", f"{text!r} is no list of widths", "integers with commas between them"
-        ) from None
+        raise invalid("widths", f"{text!r} is not a list of widths", "integers separated by commas") from None
 
 
 def _bias(text: str) -> tuple[int, float]:

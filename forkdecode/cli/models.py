@@ -55,6 +55,6 @@ def show_models(*, as_json: bool) -> None:
     for column in ("model", "from", "size", "folder"):
         table.add_column(column, justify="right" if column == "size" else "left", overflow="fold")
     for model in listed_models():
-        size = "not fetched yet" if model.size is None else f"{model.size / 1e6:,.0f} MB"
+        size = "not downloaded yet" if model.size is None else f"{model.size / 1e6:,.0f} MB"
         table.add_row(model.name, model.source, size, model.path)
     Console().print(table)

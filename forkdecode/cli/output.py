@@ -23,7 +23,7 @@ class ResultsFile:
 
     def __init__(self, path: Path, *, overwrite: bool = False) -> None:
         if path.exists() and not path.is_file():
-            raise invalid("--output", f"{str(path)!r} is no file", "a file to write")
+            raise invalid("--output", f"{str(path)!r} is not a file", "a file to write")
         self.path = path
         self.done: dict[int, str] = {}
         self._kept = self._read() if path.exists() and not overwrite else []
@@ -70,11 +70,11 @@ class ResultsFile:
         if found is not None and found != digest:
             raise invalid(
                 "--output",
-                f"line {line} of the input was finished as another request or with other options",
+                f"its result for line {line} is of another request or of other options",
                 _ANEW,
             )
         return found is not None
 
 
 def _foreign(number: int) -> InvalidRequestError:
-    return invalid("--output", f"line {number} of it is no result of this command", _ANEW)
+    return invalid("--output", f"line {number} of the file is not a result of this command", _ANEW)

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from forkdecode.results import Candidate, DecodeResult, Usage
 
-_EXHAUSTED = "Nothing else is legal: fewer than were asked for."
+_EXHAUSTED = "No other candidates are legal: fewer than requested."
 NARROW = 60
 """Columns of a terminal; fewer leave a table no room for texts."""
 
@@ -90,9 +90,9 @@ def usage_lines(usage: Usage) -> str:
     return (
         f"{usage.prompt_tokens} prompt tokens ({usage.cached_tokens} cached), "
         f"{usage.generated_tokens} generated; first token {usage.time_to_first_token * 1e3:.0f} ms, "
-        f"then {usage.time_per_token * 1e3:.1f} ms a step, "
-        f"{usage.total_time:.2f} s in all\n"
-        f"KV blocks {usage.peak_unshared_blocks} without sharing, {usage.peak_unique_blocks} with, at peak; "
+        f"then {usage.time_per_token * 1e3:.1f} ms per step, "
+        f"{usage.total_time:.2f} s in total\n"
+        f"KV blocks at peak: {usage.peak_unshared_blocks} without sharing, {usage.peak_unique_blocks} with; "
         f"{usage.saved:.1%} saved over time; {usage.copies} copy-on-write copies; "
         f"{usage.preemptions} preemptions"
     )

@@ -68,14 +68,14 @@ def _break(broken: Break) -> list[str]:
 
 _WHERE = {
     "file": "the file can't be read any further",
-    "journal": "the journal is not whole",
-    "request": "a request that was taken is refused",
+    "journal": "the journal is incomplete or inconsistent",
+    "request": "a request that was accepted then is refused now",
     "schedule": "schedule() fails",
     "plan": "the plan differs from the recorded one",
     "rules": "the plan breaks a rule",
     "commit": "commit() fails",
     "events": "the events differ from the recorded ones",
-    "blocks": "blocks are counted wrong",
+    "blocks": "the block counts are wrong",
     "stats": "the counters at the end differ",
     "died": "the engine died here",
 }

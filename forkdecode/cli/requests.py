@@ -102,7 +102,7 @@ def _misplaced(field: str, strategy: str) -> InvalidRequestError:
     owners = [name for name, names in _FIELDS.items() if field in names]
     if owners:
         return invalid(
-            field, f"is no option of strategy {strategy!r}", f"with strategy {' or '.join(owners)}"
+            field, f"is not an option of strategy {strategy!r}", f"with strategy {' or '.join(owners)}"
         )
     return invalid(field, "is unknown", ", ".join((*_LINE_FIELDS, *_FIELDS[strategy], *_OPTIONS)))
 
@@ -112,7 +112,7 @@ def parse_line(number: int, raw: bytes, defaults: Defaults, model: str) -> Reque
     try:
         record = json.loads(raw.decode("utf-8"), parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise invalid("line", f"is not JSON ({error})", "one JSON object a line, in UTF-8") from None
+        raise invalid("line", f"is not JSON ({error})", "one JSON object per line, in UTF-8") from None
     if not isinstance(record, dict):
         raise invalid("line", "is not a JSON object", '{"prompt": ..., "strategy": ..., ...}')
     for field in record:
@@ -131,7 +131,7 @@ def parse_line(number: int, raw: bytes, defaults: Defaults, model: str) -> Reque
 def _prompt_of(record: Mapping[str, Any]) -> Prompt:
     """One prompt: a list of several is not what a line is."""
     if ("prompt" in record) == ("messages" in record):
-        raise invalid("prompt", "and messages are both there or both missing", "one of them")
+        raise invalid("prompt", "both prompt and messages are given, or neither", "exactly one of them")
     if "messages" in record:
         messages = record["messages"]
         if not isinstance(messages, list) or not messages or not all(isinstance(m, dict) for m in messages):
@@ -175,13 +175,13 @@ def _json_fields(record: Mapping[str, Any]) -> dict[str, Any]:
             values["logit_bias"] = {int(token): value for token, value in bias.items()}
         except ValueError:
             raise invalid(
-                "logit_bias", f"{bias!r} has a key that is no token id", "{token id: number}"
+                "logit_bias", f"{bias!r} has a key that is not a token id", "{token id: number}"
             ) from None
     return values
 
 
 def _no_constant(text: str) -> float:
-    raise ValueError(f"{text} is no JSON number")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 def _digest(model: str, prompt: Prompt, strategy: Strategy, options: Options, chat: bool) -> str:

@@ -33,15 +33,15 @@ def read_scorer(value: Any) -> HypothesisScorer | None:
             raise invalid("scorer", f"is not JSON ({error})", _ALLOWED) from None
     named = {value: {}} if isinstance(value, str) else value
     if not isinstance(named, Mapping) or len(named) != 1:
-        raise invalid("scorer", f"{shown(value)} names no scorer", _ALLOWED)
+        raise invalid("scorer", f"{shown(value)} is not a scorer", _ALLOWED)
     [(name, settings)] = named.items()
     kind = SCORERS.get(name)
     if kind is None or not isinstance(settings, Mapping):
-        raise invalid("scorer", f"{shown(value)} names no scorer", _ALLOWED)
+        raise invalid("scorer", f"{shown(value)} is not a scorer", _ALLOWED)
     known = {field.name for field in fields(kind)}
     for setting in settings:
         if setting not in known:
-            raise invalid("scorer", f"{shown(setting)} is no setting of {name}", ", ".join(sorted(known)))
+            raise invalid("scorer", f"{shown(setting)} is not a setting of {name}", ", ".join(sorted(known)))
     if kind is Contrastive and "baseline" not in settings:
         raise invalid("baseline", "is not given", "a list of numbers")
     return kind(**settings)

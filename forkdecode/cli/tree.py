@@ -38,7 +38,7 @@ def _saved(path: Path) -> Picture:
         return Picture.of_json(plain)
     items = plain if isinstance(plain, list) else [plain]
     if not items:
-        raise invalid("file", f"{str(path)!r} holds no node", f"{SAVED}, or a step journal")
+        raise invalid("file", f"{str(path)!r} contains no nodes", f"{SAVED}, or a step journal")
     return exported_picture(path.name, [NodePath.of_json(item) for item in items])
 
 

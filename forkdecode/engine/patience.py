@@ -16,12 +16,12 @@ _LONGEST_BEAT = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long an engine process may take before it is ended, and started again as after a crash.
+    """How long an engine process may take before it is killed and restarted, as after a crash.
 
-    silence: seconds without a word. A thread of its own says one a second whatever a step takes, from the
-    moment that the process has begun to load. step: seconds that one step may take, and that the process
-    may take to say its first word; long enough for the largest step there is and for what is compiled in
-    the first.
+    silence: seconds without a heartbeat. A thread of its own sends one every second from the moment that the
+    process begins to load, however long a step takes. step: seconds that one step may take, and that the
+    process may take until its first heartbeat; long enough for the largest step and for the compilation in
+    the first one.
     """
 
     silence: float = 30.0

@@ -1,4 +1,4 @@
-"""When a step journal moves on to another file."""
+"""When a step journal continues in another file."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from forkdecode.config import MAX_BYTES
 
 MAX_FILES = 10_000
 HARD_LIMIT = 2
-"""Times its size: what a file takes at most, but for one step's records."""
+"""The most that a file may take, as a multiple of its size, apart from one step's records."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """When a journal moves on to another file, and what becomes of those before it.
+    """When a journal continues in another file, and how many older files are kept.
 
-    Once a file has `size` bytes the next one begins as soon as the engine has nothing to do: with empty
-    caches, so that every file can be replayed by itself. A file of HARD_LIMIT times that size takes no more,
-    and what happens until the engine has nothing to do is not recorded. keep: files before the present one
-    that are kept: FILE.1 is the newest.
+    Once a file has `size` bytes, the next one begins as soon as the engine is idle: with empty caches, so
+    that every file can be replayed by itself. At HARD_LIMIT times that size, nothing more is recorded until
+    the engine is idle. keep: older files kept in addition to the current one; FILE.1 is the newest of them.
     """
 
     size: int

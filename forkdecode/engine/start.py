@@ -184,7 +184,7 @@ def _resized(runner: Runner, info: ModelInfo, config: EngineConfig) -> Capacity:
 
 
 def _say_preparing() -> None:
-    _log.info("preparing kernels (a first start on a machine compiles them, which takes a minute or two)")
+    _log.info("preparing kernels (the first start on a machine compiles them, which takes a minute or two)")
 
 
 def _first_step(runner: Runner, name: str, step_tokens: int) -> None:

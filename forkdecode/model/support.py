@@ -13,7 +13,7 @@ _LAYER_REASONS = {
     "conv": "convolution layers, whose state has no KV blocks",
     "hybrid": "layers with a recurrent state besides attention",
     "hybrid_sliding": "layers with a recurrent state besides attention",
-    "chunked_attention": "chunked attention, which is no sliding window",
+    "chunked_attention": "chunked attention, which is not a sliding window",
 }
 # Config fields that only models with recurrent layers have, for those without layer_types.
 _RECURRENT_FIELDS = ("mamba_d_state", "ssm_state_size", "state_size", "time_step_rank", "wkv_hidden_size")
@@ -45,7 +45,7 @@ def check_config(config: Any) -> None:
     for layer_type in layer_types:
         if layer_type not in SERVED_LAYERS:
             reason = _LAYER_REASONS.get(layer_type, f"layers of type {layer_type!r}")
-            raise refuse(name, f"it has {reason}; served are full and sliding-window attention")
+            raise refuse(name, f"it has {reason}; only full and sliding-window attention are served")
     for field in _RECURRENT_FIELDS:
         if not layer_types and getattr(text, field, None):
             raise refuse(name, f"it has recurrent layers ({field} is set), whose state has no KV blocks")
@@ -83,7 +83,7 @@ def check_positions(name: str, config: Any, max_positions: int, limit: int | Non
         if served > pinned:
             raise refuse(
                 name,
-                f"rope type {rope_type!r}: {ONE_TABLE_ROPE}, so results would depend on batch-mates; "
-                f"max_positions={pinned} or less pins it to one table",
+                f"rope type {rope_type!r}: {ONE_TABLE_ROPE}, so results would depend on the others in it; "
+                f"with max_positions={pinned} or less, only one table is used",
             )
     return served

@@ -35,17 +35,18 @@ def resolve_constraint(
     stands, at = progress(constraint, np.array(forced, np.int64), ends=eos)
     if stands == "broken":
         name = "constraint" if options.prefix_allowed_tokens_fn is None else "prefix_allowed_tokens_fn"
-        problem = f"token {forced[at]} at {at} is not allowed by {name}"
-        raise invalid("forced_prefix", problem, f"what {name} begins with")
+        problem = f"token {forced[at]} at position {at} is not allowed by {name}"
+        raise invalid("forced_prefix", problem, f"a beginning that {name} allows")
     if start is None and stands == "complete" and len(forced) < options.min_tokens:
         problem = f"completes the constraint after {len(forced)} tokens"
-        raise invalid("forced_prefix", problem, f"nothing that ends before min_tokens={options.min_tokens}")
+        raise invalid("forced_prefix", problem, f"not before min_tokens={options.min_tokens}")
     if long_enough is constraint or stands == "complete" or start is not None:
         return long_enough  # in a tree, what only short items go on with is a dead end like others
     stands, at = progress(long_enough, np.array(forced, np.int64), ends=eos)
     if stands == "broken":
-        problem = f"no item of {options.min_tokens} tokens or more goes on with token {forced[at]} at {at}"
-        raise invalid("forced_prefix", problem, f"the beginning of one, with min_tokens={options.min_tokens}")
+        least = options.min_tokens
+        problem = f"no item of {least} or more tokens continues with token {forced[at]} at position {at}"
+        raise invalid("forced_prefix", problem, f"the beginning of one, with min_tokens={least}")
     return long_enough
 
 
@@ -63,5 +64,5 @@ def _made(
     if spec is None:
         return None
     if options.ignore_eos and needs_eos(spec):
-        raise invalid("ignore_eos", "only EOS ends what follows this constraint", "False beside it")
+        raise invalid("ignore_eos", "only EOS can end a candidate under this constraint", "False with it")
     return continued(maker.of(spec, stop_ids, prompt[:start]), prompt, start)

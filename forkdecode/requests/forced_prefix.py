@@ -16,20 +16,20 @@ def check_forced(spec: ProcessorSpec, ends: I64, prompt: I64) -> None:
     forced = spec.forced_prefix
     for position, token in enumerate(forced):
         if spec.allowed_token_ids is not None and token not in spec.allowed_token_ids:
-            problem = f"token {token} at {position} is not in allowed_token_ids"
-            raise invalid("forced_prefix", problem, "allowed tokens")
+            problem = f"token {token} at position {position} is not in allowed_token_ids"
+            raise invalid("forced_prefix", problem, "tokens that are in it")
         if token in ends and (position < len(forced) - 1 or position < spec.min_tokens):
             raise invalid(
                 "forced_prefix",
-                f"token {token} at {position} ends a candidate there",
-                "EOS and stop ids as its last token alone, after min_tokens",
+                f"token {token} at position {position} ends a candidate there",
+                "EOS and stop ids only as its last token, after min_tokens tokens",
             )
     found = _banned(spec.bad_words, prompt, forced)
     if found is not None:
         position, length = found
         what = "is one of" if length == 1 else "completes one of"
-        problem = f"token {forced[position]} at {position} {what} bad_words"
-        raise invalid("forced_prefix", problem, "tokens not banned")
+        problem = f"token {forced[position]} at position {position} {what} bad_words"
+        raise invalid("forced_prefix", problem, "tokens that complete none of bad_words")
 
 
 def _banned(words: Sequence[tuple[int, ...]], prompt: I64, forced: tuple[int, ...]) -> tuple[int, int] | None:

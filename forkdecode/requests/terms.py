@@ -121,7 +121,7 @@ class TermsMaker:
             return continuation
         ids = plain("continuations", continuation)
         if not ids:
-            raise invalid("continuations", "one has no tokens", "texts of at least one token")
+            raise invalid("continuations", "one of them has no tokens", "texts of at least one token")
         return ids
 
     def _processors(self, options: Options, ends: I64) -> ProcessorSpec:
@@ -186,5 +186,5 @@ def _check_beam_options(strategy: Strategy, options: Options) -> None:
     for name in BEAM_OPTIONS:
         value, default = getattr(options, name), getattr(Options(), name)
         if value != default:
-            problem = f"{value} is of beams alone, and this is {type(strategy).__name__}"
-            raise invalid(name, problem, f"{default}, or with a strategy of beams")
+            problem = f"{value} applies only to beam strategies, not to {type(strategy).__name__}"
+            raise invalid(name, problem, f"{default}, or any with a beam strategy")

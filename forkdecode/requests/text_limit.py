@@ -46,4 +46,4 @@ class TextLimit:
         """Raises InvalidRequestError for more token ids than are made text at once."""
         most = max(self._positions, MAX_DETOKENIZED)
         if len(token_ids) > most:
-            raise invalid("token_ids", f"has {len(token_ids)} of them", f"at most {most}")
+            raise invalid("token_ids", f"has {len(token_ids)} ids", f"at most {most}")

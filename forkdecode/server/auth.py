@@ -180,7 +180,7 @@ def _entry(entry: Any) -> tuple[bytes, Caller]:
 
 def _digest(entry: Mapping[str, Any]) -> bytes:
     if ("token" in entry) == ("token_sha256" in entry):
-        raise invalid("token", "and token_sha256 are both there or both missing", "one of them")
+        raise invalid("token", "both token and token_sha256 are given, or neither", "exactly one of them")
     if "token_sha256" in entry:
         text = entry["token_sha256"]
         if not isinstance(text, str) or not re.fullmatch(r"[0-9a-fA-F]{64}", text):

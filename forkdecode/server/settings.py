@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from forkdecode.server.tls import TlsFiles
 
 MIN_REQUEST_BYTES = 1024
-"""The least that a request may be allowed to have."""
+"""The lowest limit on the size of a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class TreeSettings:
-    """What tree sessions may be. max_sessions: at a time. grace: seconds for which one is kept that lost its
-    connection. idle: seconds after which one is ended that is not used and generates nothing. limits: what
-    one may hold at most."""
+    """Limits of tree sessions. max_sessions: concurrent sessions. grace: seconds for which a session is kept
+    after its connection is lost. idle: seconds after which a session that is unused and generates nothing is
+    ended. limits: the most that a session may hold."""
 
     max_sessions: int = 256
     grace: float = 60.0
@@ -38,11 +38,11 @@ class TreeSettings:
 class ServerSettings:
     """How a server serves.
 
-    listen: host:port or unix:/path. max_requests: calls at a time. max_request_bytes: of one request as
-    it is sent. stall_timeout: seconds after which a reader is ended to which nothing more can be sent: it is
-    seen to read when its client opens its flow-control window again, which is after many small messages.
-    tokens: who may call. insecure_public: serve an address that others can reach without TLS or without
-    knowing callers.
+    listen: host:port or unix:/path. max_requests: concurrent calls. max_request_bytes: size of one request as
+    it is sent. stall_timeout: seconds after which a reader to which nothing more can be sent is disconnected;
+    the server sees that a client reads when it opens its flow-control window again, which is after many small
+    messages. tokens: callers and their limits. insecure_public: serve an address that others can reach
+    without TLS or tokens.
     """
 
     listen: str = DEFAULT_LISTEN

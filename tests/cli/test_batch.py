@@ -81,16 +81,16 @@ def test_bad_lines_are_reported_with_their_numbers_and_stop_nothing(
     bad = [
         ("not json", "is not JSON"),
         ("[1]", "is not a JSON object"),
-        ({"prompt": "x", "messages": []}, "prompt: and messages are both"),
-        ({"strategy": "beam"}, "prompt: and messages are both"),
-        ({"prompt": "x", "width": 3}, "width: is no option of strategy 'greedy'"),
+        ({"prompt": "x", "messages": []}, "prompt: both prompt and messages are given, or neither"),
+        ({"strategy": "beam"}, "prompt: both prompt and messages are given, or neither"),
+        ({"prompt": "x", "width": 3}, "width: is not an option of strategy 'greedy'"),
         ({"prompt": "x", "strategy": ["beam"]}, "strategy: \\['beam'\\] is unknown"),
         ({"prompt": "x", "max_tokens": "many"}, "max_tokens: 'many' is not an integer"),
         ({"prompt": "x", "colour": "red"}, "colour: is unknown"),
         ({"prompt": "x", "id": 1.5}, "id: 1.5 is not usable"),
         ({"prompt": "x", "chat": "yes"}, "chat: 'yes' is not a boolean"),
-        ({"prompt": "x", "logit_bias": {"a": 1}}, "logit_bias: .* has a key that is no token id"),
-        ('{"prompt": "x", "temperature": NaN}', "NaN is no JSON number"),
+        ({"prompt": "x", "logit_bias": {"a": 1}}, "logit_bias: .* has a key that is not a token id"),
+        ('{"prompt": "x", "temperature": NaN}', "NaN is not a JSON number"),
         ({"prompt": "\ud800"}, "prompt: holds a lone surrogate"),
         ({"prompt": [100000]}, "prompt: 100000 is not a token id"),
         ({"prompt": "x", "max_tokens": 100000}, "max_tokens: 100000"),
@@ -161,7 +161,7 @@ def test_a_second_run_does_only_what_is_missing(
     ran = run("--dtype", "float32")
     assert ran.code == 0
     assert "3 finished" in ran.err
-    assert "2 finished before" in ran.err
+    assert "2 finished earlier" in ran.err
     again = read(files[1])
     assert files[1].read_text().startswith("".join(lines[:2]))
     for line, record in whole.items():
@@ -174,7 +174,7 @@ def test_a_second_run_does_only_what_is_missing(
         raise AssertionError("the model is not needed")
 
     monkeypatch.setattr(engine, "open_async_llm", forbidden)
-    assert "0 finished (0 candidates, 0 tokens), 5 finished before of 5" in run("--dtype", "float32").err
+    assert "0 finished (0 candidates, 0 tokens), 5 finished earlier, of 5" in run("--dtype", "float32").err
 
 
 def test_failed_lines_are_tried_again(run: Any, files: tuple[Path, Path]) -> None:
@@ -183,7 +183,7 @@ def test_failed_lines_are_tried_again(run: Any, files: tuple[Path, Path]) -> Non
     write(files[0], REQUESTS[0], {"prompt": "x", "strategy": "beam", "width": 2, "max_tokens": 4})
     ran = run()
     assert ran.code == 0
-    assert "1 finished before" in ran.err
+    assert "1 finished earlier" in ran.err
     assert "candidates" in read(files[1])[2]
 
 
@@ -193,17 +193,17 @@ def test_results_of_other_requests_are_never_mixed_or_lost(run: Any, files: tupl
     before = files[1].read_text()
     ran = run("--min-tokens", "2")
     assert (ran.code, files[1].read_text()) == (2, before)
-    assert "line 1 of the input was finished as another request or with other options" in ran.err
+    assert "its result for line 1 is of another request or of other options" in ran.err
     write(files[0], REQUESTS[0])
     ran = run()
     assert (ran.code, files[1].read_text()) == (2, before)
-    assert "has results for lines that the input lacks" in ran.err
+    assert "has results of lines that the input does not have" in ran.err
     assert run("--overwrite", "--min-tokens", "2").code == 0
     assert set(read(files[1])) == {1}
     write(files[1], {"someone": "else's"})
     ran = run()
     assert (ran.code, json.loads(files[1].read_text())) == (2, {"someone": "else's"})
-    assert "line 1 of it is no result of this command" in ran.err
+    assert "line 1 of the file is not a result of this command" in ran.err
 
 
 def test_the_input_is_never_overwritten(cli: Cli, files: tuple[Path, Path], model: str) -> None:
@@ -224,7 +224,7 @@ def test_more_lines_than_are_in_flight(
 
 def test_flags_are_defaults_of_the_lines() -> None:
     defaults = Defaults({"strategy": "beam", "width": 5, "max_tokens": 7, "top_k": 3}, chat=True)
-    with pytest.raises(InvalidRequestError, match="top_k: is no option of strategy 'beam'"):
+    with pytest.raises(InvalidRequestError, match="top_k: is not an option of strategy 'beam'"):
         defaults.build()
     defaults = Defaults({"strategy": "beam", "width": 5, "max_tokens": 7}, chat=True)
     assert defaults.build() == (Beam(width=5), Options(max_tokens=7))

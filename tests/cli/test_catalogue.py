@@ -31,7 +31,7 @@ def test_items_of_tokens(cli: Cli, items: Path, tmp_path: Path) -> None:
     assert (ran.code, ran.err) == (0, "")
     catalogue = open_catalogue(out)
     assert [catalogue.key(path) for path in ([1, 2], [3], [1, 2, 5])] == ["a", "2", "7"]
-    for said in ("items", "3", "1 to 3", "1 items are the beginning", "not said", catalogue.info.digest):
+    for said in ("items", "3", "1 to 3", "1 items are prefixes", "not given", catalogue.info.digest):
         assert said in ran.out
 
 
@@ -99,16 +99,16 @@ def test_a_byte_order_mark_is_no_part_of_an_item(
 WRONG = {
     "a title above JSON": (
         'id,text\n{"text": "a"}\n{"tokens": [1]}\n',
-        "line 1: is plain text, all others are items in JSON",
+        "line 1: is plain text, but all other lines are items in JSON",
     ),
-    "no JSON": ('{"tokens": [1]}\n{"tokens": \n', "line 2: is no JSON"),
-    "a list": ('{"tokens": [1]}\n[1]\n', "line 2: is no JSON object"),
-    "nothing said": ('{"id": 1}\n', "line 1: has tokens and text both, or neither"),
-    "both": ('{"text": "a", "tokens": [1]}\n', "line 1: has tokens and text both"),
-    "another field": ('{"token": [1]}\n', "line 1: has 'token'"),
-    "an id that is none": ('{"id": [1], "tokens": [1]}\n', "line 1: has an id"),
-    "tokens that are a text": ('{"tokens": "1 2"}\n', "line 1: has text that is no text, or tokens"),
-    "a text that is none": ('{"text": 3}\n', "line 1: has text that is no text"),
+    "no JSON": ('{"tokens": [1]}\n{"tokens": \n', "line 2: is not JSON"),
+    "a list": ('{"tokens": [1]}\n[1]\n', "line 2: is not a JSON object"),
+    "nothing said": ('{"id": 1}\n', "line 1: has both tokens and text, or neither"),
+    "both": ('{"text": "a", "tokens": [1]}\n', "line 1: has both tokens and text"),
+    "another field": ('{"token": [1]}\n', "line 1: has an unknown field 'token'"),
+    "an id that is none": ('{"id": [1], "tokens": [1]}\n', "line 1: has an unusable id"),
+    "tokens that are a text": ('{"tokens": "1 2"}\n', "line 1: its tokens are not a list"),
+    "a text that is none": ('{"text": 3}\n', "line 1: its text is not a text"),
     "a negative token": ('{"tokens": [1]}\n{"tokens": [-1]}\n', "line 2: its tokens: -1"),
     "a fraction": ('{"tokens": [1.5]}\n', "line 1: its tokens: 1.5"),
     "no tokens": ('{"tokens": []}\n', "line 1: its tokens: is empty"),
@@ -138,7 +138,7 @@ def test_what_no_tokenizer_takes_is_named(cli: Cli, model: str, items: Path, tmp
     items.write_text('{"id": "\\ud800", "tokens": [1]}\n')
     assert "line 1: its id: holds a lone surrogate" in cli("catalogue", "build", str(items), "-o", out).err
     items.write_bytes(b"fine\n\xff\n")
-    assert "line 2: is no UTF-8" in cli("catalogue", "build", str(items), "-o", out, "--model", model).err
+    assert "line 2: is not UTF-8" in cli("catalogue", "build", str(items), "-o", out, "--model", model).err
     items.write_text("a\n")
     ran = cli("catalogue", "build", str(items), "-o", out, "--model", str(tmp_path))
     assert (ran.code, "model: " in ran.err) == (2, True)

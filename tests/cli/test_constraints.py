@@ -62,7 +62,7 @@ def test_a_line_s_constraint_takes_the_place_of_the_flags() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"regex": "a", "lark": "b"}, "lark: stands beside regex; allowed: one constraint"),
+        ({"regex": "a", "lark": "b"}, "lark: can't be combined with regex; allowed: one constraint"),
         ({"regex": ""}, "regex: pattern: is empty"),
         ({"json_schema": "{"}, "json_schema: schema: is not JSON"),
         ({"from_catalogue": 5}, "from_catalogue: name: 5 is not a text"),

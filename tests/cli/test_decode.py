@@ -111,7 +111,9 @@ def test_one_stochastic_sequence_is_streamed_as_text(cli: Cli, llm: LLM, model: 
 def test_updates_are_of_beams(cli: Cli, model: str) -> None:
     ran = cli("decode", PROMPT, "--model", model, "--update-beams", "3")
     assert ran.code == 2
-    assert ran.error_lines[0].startswith("forkdecode: update_beams: 3 is of beams alone, and this is Greedy")
+    assert ran.error_lines[0].startswith(
+        "forkdecode: update_beams: 3 applies only to beam strategies, not to Greedy"
+    )
 
 
 def test_a_terminal_shows_beams_as_they_run(llm: LLM) -> None:

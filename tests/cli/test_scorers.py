@@ -30,12 +30,12 @@ def test_names_and_settings(value: Any, scorer: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "field", "problem"),
     [
-        ("magic", "scorer", "names no scorer"),
-        (3, "scorer", "names no scorer"),
-        ({}, "scorer", "names no scorer"),
-        ({"contrastive": {"baseline": [-1]}, "length_normalised": {}}, "scorer", "names no scorer"),
-        ({"length_normalised": 0.6}, "scorer", "names no scorer"),
-        ({"length_normalised": {"beta": 0.6}}, "scorer", "'beta' is no setting"),
+        ("magic", "scorer", "is not a scorer"),
+        (3, "scorer", "is not a scorer"),
+        ({}, "scorer", "is not a scorer"),
+        ({"contrastive": {"baseline": [-1]}, "length_normalised": {}}, "scorer", "is not a scorer"),
+        ({"length_normalised": 0.6}, "scorer", "is not a scorer"),
+        ({"length_normalised": {"beta": 0.6}}, "scorer", "'beta' is not a setting"),
         ("contrastive", "baseline", "is not given"),
         ({"contrastive": {"baseline": []}}, "baseline", "is empty"),
         ("{", "scorer", "is not JSON"),

@@ -31,12 +31,15 @@ from tests.cli.conftest import Cli
         ),
         (
             ["decode", "hi", "--width", "4"],
-            "width: is no option of strategy 'greedy'; allowed: with strategy beam or diverse-beam",
+            "width: is not an option of strategy 'greedy'; allowed: with strategy beam or diverse-beam",
         ),
-        (["decode", "hi", "--strategy", "beam", "--top-k", "4"], "top_k: is no option of strategy 'beam'"),
+        (
+            ["decode", "hi", "--strategy", "beam", "--top-k", "4"],
+            "top_k: is not an option of strategy 'beam'",
+        ),
         (["decode", "hi", "--strategy", "beam", "--width", "0"], "width: 0 is out of range"),
-        (["decode", "hi", "--strategy", "beam", "--widths", "4;2"], "widths: '4;2' is no list of widths"),
-        (["decode", "hi", "--strategy", "beam", "--scorer", "best"], "scorer: 'best' names no scorer"),
+        (["decode", "hi", "--strategy", "beam", "--widths", "4;2"], "widths: '4;2' is not a list of widths"),
+        (["decode", "hi", "--strategy", "beam", "--scorer", "best"], "scorer: 'best' is not a scorer"),
         (["decode", "hi", "--strategy", "beam", "--scorer", "{"], "scorer: is not JSON"),
         (["decode", "hi", "--strategy", "diverse-beam", "--groups", "3"], "groups: 3 does not divide"),
         (
@@ -55,13 +58,13 @@ from tests.cli.conftest import Cli
         (["decode", "hi", "--max-tokens", "many"], "--max-tokens"),
         (["decode", "hi", "--frobnicate"], "No such option: --frobnicate"),
         (["decode", "--input", "/nowhere.jsonl", "--output", "x"], "/nowhere.jsonl"),
-        (["decode", "hi", "--overwrite"], "--overwrite: does nothing here; allowed: with --output"),
-        (["decode", "hi", "--logprobs", "0"], "--logprobs: does nothing here; allowed: with --json"),
+        (["decode", "hi", "--overwrite"], "--overwrite: has no effect here; allowed: with --output"),
+        (["decode", "hi", "--logprobs", "0"], "--logprobs: has no effect here; allowed: with --json"),
         (
             ["decode", "--input", __file__, "--output", "x", "--stats"],
-            "--stats: does nothing here; allowed: ",
+            "--stats: has no effect here; allowed: ",
         ),
-        (["decode", "--input", __file__, "--output", "x", "--json"], "--json: does nothing here; allowed: "),
+        (["decode", "--input", __file__, "--output", "x", "--json"], "--json: has no effect here; allowed: "),
         (["demo", "--width", "4"], "No such option: --width"),
         (["transmogrify"], "No such command 'transmogrify'"),
     ],
@@ -172,5 +175,5 @@ def test_models_says_what_is_cached(cli: Cli, tmp_path: Path) -> None:
     ran = cli("models")
     assert ran.code == 0
     assert "smollm2-135m-instruct" in ran.out
-    assert "not fetched yet" in ran.out
+    assert "not downloaded yet" in ran.out
     assert '"size": null' in cli("models", "--json").out

@@ -134,7 +134,9 @@ def test_other_options_apply_too(llm: LLM) -> None:
     assert keys(repetition_penalty=1.5, logprobs=2) == {"ab", "abc", "add", "h"}
     with pytest.raises(InvalidRequestError, match="forced_prefix"):
         keys(forced_prefix=(2,))
-    with pytest.raises(InvalidRequestError, match="no item of 3 tokens or more goes on with token 7 at 0"):
+    with pytest.raises(
+        InvalidRequestError, match="no item of 3 or more tokens continues with token 7 at position 0"
+    ):
         keys(forced_prefix=(7,), min_tokens=3)
     with pytest.raises(InvalidRequestError, match="ignore_eos"):
         keys(ignore_eos=True)

@@ -143,7 +143,7 @@ def test_a_forced_prefix_must_be_allowed(llm: LLM) -> None:
     assert all(c.text.startswith("ab") and len(c.token_ids) == 5 for c in result.candidates)
     with pytest.raises(
         InvalidRequestError,
-        match=rf"forced_prefix: token {ids('z')[0]} at 1 is not allowed by prefix_allowed",
+        match=rf"forced_prefix: token {ids('z')[0]} at position 1 is not allowed by prefix_allowed",
     ):
         llm.decode(PROMPT, Greedy(), prefix_allowed_tokens_fn=letters, forced_prefix="az", max_tokens=6)
 
@@ -172,7 +172,9 @@ def test_only_an_end_that_min_tokens_bans_leaves_nothing(llm: LLM) -> None:
 def test_what_is_no_function_is_refused(llm: LLM) -> None:
     with pytest.raises(InvalidRequestError, match="prefix_allowed_tokens_fn: 5 is not callable"):
         llm.decode(PROMPT, prefix_allowed_tokens_fn=5)
-    with pytest.raises(InvalidRequestError, match="prefix_allowed_tokens_fn: stands beside constraint"):
+    with pytest.raises(
+        InvalidRequestError, match="prefix_allowed_tokens_fn: can't be combined with constraint"
+    ):
         Options(prefix_allowed_tokens_fn=letters, constraint=FromCatalogue("items"))
 
 

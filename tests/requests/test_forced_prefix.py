@@ -25,9 +25,9 @@ def check(forced: list[int], words: list[list[int]], prompt: list[int]) -> None:
 @pytest.mark.parametrize(
     ("forced", "words", "said"),
     [
-        ([4, 5, 6], [[6]], "token 6 at 2 is one of bad_words"),
-        ([4, 5, 6], [[5, 6], [9]], "token 6 at 2 completes one of bad_words"),
-        ([4, 5], [[8, 9, 4]], "token 4 at 0 completes one of bad_words"),  # begun in the prompt
+        ([4, 5, 6], [[6]], "token 6 at position 2 is one of bad_words"),
+        ([4, 5, 6], [[5, 6], [9]], "token 6 at position 2 completes one of bad_words"),
+        ([4, 5], [[8, 9, 4]], "token 4 at position 0 completes one of bad_words"),  # begun in the prompt
     ],
 )
 def test_the_token_is_named(forced: list[int], words: list[list[int]], said: str) -> None:
@@ -53,5 +53,5 @@ def test_it_is_refused_where_a_step_would_have_banned_it(
     ]
     if not banned:
         return check(forced, words, prompt)
-    with pytest.raises(InvalidRequestError, match=re.escape(f" at {min(banned)} ")):
+    with pytest.raises(InvalidRequestError, match=re.escape(f" at position {min(banned)} ")):
         check(forced, words, prompt)
