@@ -11,6 +11,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from typing import NoReturn
 
 from forkdecode.calls.one_process import ENGINE, OneProcess
 from forkdecode.checks import told
@@ -56,6 +57,13 @@ class EngineThread:
         self._thread = threading.Thread(target=self._loop.run, name="forkdecode-engine", daemon=True)
         weakref.finalize(self, _abandon, self._home, self._loop, self._thread)
         self._thread.start()
+
+    def __reduce__(self) -> NoReturn:
+        """All that an LLM hands out holds its engine, which is of one process and has one owner."""
+        raise TypeError(
+            "an engine cannot be copied or sent to another process, nor what holds it (an LLM, handle, "
+            "stream or tree): make an LLM there"
+        )
 
     def submit(self, jobs: Sequence[Job]) -> None:
         """Queues requests, all or none of them.

@@ -7,7 +7,7 @@ import os
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Unpack, overload
+from typing import Any, Literal, NoReturn, Unpack, overload
 
 import torch
 from transformers import PreTrainedModel
@@ -50,6 +50,10 @@ class AsyncLLM:
     ) -> None:
         choice = ModelChoice(model, tokenizer, dtype, device, threads, max_positions)
         self._session = Session(choice, config, catalogues)
+
+    def __reduce__(self) -> NoReturn:
+        """A shallow copy would be a second owner of the engine."""
+        self._session.engine.thread.__reduce__()
 
     @classmethod
     async def create(

@@ -8,7 +8,7 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
 from forkdecode.errors import EngineClosedError, ForkdecodeError
 from forkdecode.tree.running import Emit
@@ -29,6 +29,11 @@ class LocalLink:
         self._session = open_session(self._inbox.put, self._inbox.put)
         self._closed = False
         self._inbox.put(self._session.snapshot())
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a tree cannot be copied or sent to another process: export its nodes, and import them there"
+        )
 
     def send(self, command: Command) -> None:
         with self._lock:

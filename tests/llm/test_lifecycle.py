@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -407,3 +409,18 @@ def test_a_model_serves_one_engine_only() -> None:
         llm.decode([3, 4], max_tokens=2)
     with pytest.raises(ModelLoadError, match="loaded anew"):
         LLM(model, num_blocks=64, threads=1)
+
+
+@pytest.mark.parametrize("of", ["llm", "handle", "stream", "tree"])
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_what_holds_an_engine_is_not_copied(llm: LLM, of: str, copied: Callable[[Any], Any]) -> None:
+    """A shallow copy of what does not own the engine is harmless, and is no matter of ours."""
+    if copied is copy.copy and of != "llm":
+        return
+    with llm.tree(PROMPT) as tree, llm.stream(PROMPT, max_tokens=1) as stream:
+        handle = llm.submit(PROMPT, max_tokens=1)
+        holder = {"llm": llm, "handle": handle, "stream": stream, "tree": tree}[of]
+        with pytest.raises(TypeError, match="cannot be copied or sent to another process"):
+            copied(holder)
+        handle.result()
+    wait_until_idle(llm)
