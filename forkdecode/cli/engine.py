@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -27,7 +28,8 @@ def open_async_llm(settings: Mapping[str, Any], *, debug: bool) -> AsyncLLM:
 
 def show_capacity(llm: LLM | AsyncLLM) -> None:
     """A line on stderr: the model and its block pool."""
-    typer.echo(f"{llm.info.name} ({llm.info.dtype}): {llm.capacity}", err=True)
+    with contextlib.suppress(OSError):  # stderr may be full or gone, and the result is what was asked for
+        typer.echo(f"{llm.info.name} ({llm.info.dtype}): {llm.capacity}", err=True)
 
 
 def _show_messages(debug: bool) -> None:

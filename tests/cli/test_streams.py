@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+
+from forkdecode.cli.engine import show_capacity
 
 FILLED = """
 import os, sys
@@ -32,3 +37,12 @@ def test_a_command_runs_without_them(closed: str, printed: bool) -> None:
     ran = run("-m", "forkdecode", "--version", closed=closed)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout.startswith("forkdecode 0.") is printed
+
+
+def test_a_full_stderr_costs_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The capacity is told there before anything is decoded."""
+    llm: Any = SimpleNamespace(info=SimpleNamespace(name="model", dtype="float32"), capacity="4 blocks")
+    with open("/dev/full", "wb", buffering=0) as full:
+        monkeypatch.setattr("sys.stderr", io.TextIOWrapper(full, write_through=True))
+        show_capacity(llm)
+        monkeypatch.undo()
