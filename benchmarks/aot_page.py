@@ -24,6 +24,8 @@ gives a program, or moves bulk data without 16-byte loads, or with some of less 
   unless it names another size (S). "small" and "large" are the two tile shapes (16 rows, and 64 or as many as
   the registers allow). A group larger than the small tile uses the large one for both; one larger than that
   is cut into equal shares, one program each, like the 71 of Falcon-7B.
+- **paged_decode** reads every row's blocks for that row alone: the baseline that benchmarks compare with. No
+  engine calls it.
 - **Selection:** a vocabulary of up to 262,144. "odd rows" begin at addresses of unknown alignment, as with a
   vocabulary that is not a multiple of 8.
 

@@ -1,4 +1,7 @@
-"""Decode attention over block tables, each row on its own: the baseline without sharing."""
+"""Decode attention over block tables, each row on its own: the baseline without sharing.
+
+No engine calls it. It is what benchmarks compare attention over node lists with.
+"""
 
 from __future__ import annotations
 
