@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,9 @@ from forkdecode.cli.flags import ENGINE_FLAGS, OPTION_FLAGS, STRATEGY_FLAGS, Deb
 from forkdecode.cli.serve_command import serve
 from forkdecode.config import DEFAULT_MODEL
 from forkdecode.errors import invalid
+
+if TYPE_CHECKING:
+    from forkdecode.cli.requests import Defaults
 
 app = typer.Typer(
     name="forkdecode",
@@ -97,28 +100,39 @@ def decode(
     **flags: Any,
 ) -> None:
     """Decode prompts from the command line, or a file of requests."""
-    from forkdecode.cli.batch import FileJob, RequestFile
     from forkdecode.cli.decode import decode_prompts
-    from forkdecode.cli.engine import open_async_llm, open_llm
+    from forkdecode.cli.engine import open_llm
     from forkdecode.cli.requests import Defaults
 
     chosen = given(flags)
     engine = {name: chosen.pop(name) for name in list(chosen) if name in ENGINE_FLAGS}
     defaults = Defaults(chosen, chat=chat)
     _check_sources(prompts, input_path, output_path)
-    if prompts:
-        _refuse({"--overwrite": overwrite, "--logprobs": "logprobs" in chosen and not as_json})
-    else:
+    if not prompts:
         _refuse({"--json": as_json, "--stats": stats})
-    if prompts:
-        strategy, options = defaults.build()
-        with open_llm(engine, debug=debug) as llm:
-            decode_prompts(llm, prompts, strategy, options, chat=chat, as_json=as_json, stats=stats)
-        return
-    assert input_path is not None and output_path is not None  # noqa: PT018 - narrows both
-    requests = RequestFile(input_path, defaults, str(engine.get("model", DEFAULT_MODEL)))
-    job = FileJob.open(requests, output_path, overwrite=overwrite)
-    raise typer.Exit(job.run(lambda: open_async_llm(engine, debug=debug)))
+        assert input_path is not None and output_path is not None  # noqa: PT018 - narrows both
+        raise typer.Exit(_decode_file(input_path, output_path, defaults, engine, overwrite, debug))
+    _refuse({"--overwrite": overwrite, "--logprobs": "logprobs" in chosen and not as_json})
+    strategy, options = defaults.build()
+    with open_llm(engine, debug=debug) as llm:
+        decode_prompts(llm, prompts, strategy, options, chat=chat, as_json=as_json, stats=stats)
+
+
+def _decode_file(
+    requests_path: Path,
+    results_path: Path,
+    defaults: Defaults,
+    engine: Mapping[str, Any],
+    overwrite: bool,
+    debug: bool,
+) -> int:
+    """The exit status. engine: the flags of one."""
+    from forkdecode.cli.batch import FileJob, RequestFile
+    from forkdecode.cli.engine import open_async_llm
+
+    requests = RequestFile(requests_path, defaults, str(engine.get("model", DEFAULT_MODEL)))
+    job = FileJob.open(requests, results_path, overwrite=overwrite)
+    return job.run(lambda: open_async_llm(engine, debug=debug))
 
 
 def _check_sources(prompts: list[str] | None, input_path: Path | None, output_path: Path | None) -> None:

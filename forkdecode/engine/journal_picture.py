@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from forkdecode.calls.picture import Blocks, Picture
+from forkdecode.calls.picture import Picture
+from forkdecode.engine.film import Film, Followed, SeenTree
 from forkdecode.engine.picture_nodes import Bytes, Sketch, finished, grow_to
 from forkdecode.engine.replay import replay
 from forkdecode.engine.replay_run import RunReplay
 from forkdecode.errors import invalid
-from forkdecode.kv.block_table import BlockTable
 from forkdecode.scheduler.events import CandidateRecord, GroupFailed, GroupFinished
 from forkdecode.scheduler.group import SequenceGroup
 from forkdecode.scheduler.request import NodeRef, Release, Share
-from forkdecode.step import I32
 from forkdecode.types import Continuations
 
 MAX_NODES = 20_000
@@ -40,39 +36,17 @@ def journal_picture(
     return camera.picture(f"{path.name}{f': {only}' if only else ''}", "; ".join(notes), bytes_of)
 
 
-@dataclass(slots=True)
-class _Group:
-    """A request that is followed. rows: where each live row is. seen: steps of its history. samples:
-    where each candidate is that has a number from the start. made: its nodes, as far as rows made them."""
-
-    group: SequenceGroup
-    root: Sketch
-    rows: list[Sketch]
-    seen: int = 0
-    samples: dict[int, Sketch] = field(default_factory=dict)
-    made: list[Sketch] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class _Tree:
-    """A session's nodes by number, the path that each stands for, and whose KV was shared with whom."""
-
-    nodes: dict[int, Sketch] = field(default_factory=dict)
-    paths: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    sources: dict[int, int] = field(default_factory=dict)
-
-
 class _Camera:
     """Looks at a scheduler after each record that it is led through."""
 
     def __init__(self, only: str | None) -> None:
         self._only = only
         self.roots: list[Sketch] = []
-        self._groups: dict[str, _Group] = {}
-        self._trees: dict[str, _Tree] = {}
+        self._groups: dict[str, Followed] = {}
+        self._trees: dict[str, SeenTree] = {}
         self._steps = ["before the first step"]
         self._run: RunReplay | None = None
-        self._film = _Film()
+        self._film = Film()
         self._count = 0
 
     @property
@@ -115,7 +89,7 @@ class _Camera:
         else:
             root = self._node(request.origin, prompt)
             root.gone = None
-        self._groups[request.request_id] = _Group(group, root, [root])
+        self._groups[request.request_id] = Followed(group, root, [root])
 
     def _root(self, name: str, tokens: Sequence[int]) -> Sketch:
         made = Sketch(name, None, "prompt", 0, self._now)
@@ -131,7 +105,7 @@ class _Camera:
 
     def _node(self, ref: NodeRef, path: tuple[int, ...]) -> Sketch:
         """The node of a session, whose path is known now."""
-        tree = self._trees.setdefault(ref.tree, _Tree())
+        tree = self._trees.setdefault(ref.tree, SeenTree())
         if ref.node not in tree.nodes:
             above = tree.sources.get(ref.node)
             if above is None or not _begins(path, tree.paths.get(above)):
@@ -149,7 +123,7 @@ class _Camera:
     def _obeyed(self, op: Share | Release) -> None:
         if isinstance(op, Share):
             if self._only in (None, op.source.tree):
-                tree = self._trees.setdefault(op.source.tree, _Tree())
+                tree = self._trees.setdefault(op.source.tree, SeenTree())
                 tree.sources.update({target.node: op.source.node for target in op.targets})
         elif op.tree in self._trees and op.nodes is not None:
             nodes = self._trees[op.tree].nodes
@@ -166,7 +140,7 @@ class _Camera:
             if isinstance(event, (GroupFinished, GroupFailed)) and event.request_id in self._groups:
                 self._ended(self._groups[event.request_id], event.candidates)
 
-    def _grow(self, one: _Group) -> None:
+    def _grow(self, one: Followed) -> None:
         """The next step of its history: rows go on, fork and end."""
         parents, tokens, logprobs = one.group.history.step(one.seen)
         one.seen += 1
@@ -186,7 +160,7 @@ class _Camera:
         if one.group.policy.streams_candidates and rows:
             one.samples.update(zip(one.group.rows.candidate.tolist(), rows, strict=False))
 
-    def _child(self, one: _Group, node: Sketch) -> Sketch:
+    def _child(self, one: Followed, node: Sketch) -> Sketch:
         self._counted()
         made = node.child(f"{one.group.request_id}/{len(node.children)}", "generated", self._now)
         if node is one.root:
@@ -197,7 +171,7 @@ class _Camera:
         one.made.append(made)
         return made
 
-    def _ended(self, one: _Group, candidates: Sequence[CandidateRecord]) -> None:
+    def _ended(self, one: Followed, candidates: Sequence[CandidateRecord]) -> None:
         for candidate in candidates:
             node = self._leaf(one, candidate)
             node.ended = self._now if node.ended is None else node.ended
@@ -211,7 +185,7 @@ class _Camera:
                 node.ended = node.gone = self._now
         one.rows = []
 
-    def _leaf(self, one: _Group, candidate: CandidateRecord) -> Sketch:
+    def _leaf(self, one: Followed, candidate: CandidateRecord) -> Sketch:
         """Where a candidate ends. Its last token is in no row; and one that is done in its first step has
         had none."""
         if not one.group.policy.streams_candidates:
@@ -229,7 +203,7 @@ class _Camera:
         request = one.group.request
         if request.keep is not None:
             number = request.keep.node + candidate.index
-            tree = self._trees.setdefault(request.keep.tree, _Tree())
+            tree = self._trees.setdefault(request.keep.tree, SeenTree())
             tree.nodes[number], node.name = node, str(number)
             tree.paths[number] = (*request.prompt.tolist(), *candidate.token_ids)
         return node
@@ -242,60 +216,3 @@ class _Camera:
 
 def _begins(path: tuple[int, ...], beginning: tuple[int, ...] | None) -> bool:
     return beginning is not None and path[: len(beginning)] == beginning
-
-
-class _Film:
-    """Which blocks hold which node's tokens, and how many rows and nodes use each, step by step."""
-
-    def __init__(self) -> None:
-        self._size = 0
-        self._counts: dict[int, int] = {}
-        self._refs: list[tuple[int, int, int]] = []
-        self._tables: dict[int, tuple[Sketch, tuple[int, ...]]] = {}
-        self._changes: list[tuple[int, Sketch, tuple[int, ...]]] = []
-
-    def expose(self, step: int, run: RunReplay, groups: Any, trees: dict[str, _Tree]) -> None:
-        """Takes what changed in this step."""
-        scheduler = run.scheduler
-        self._size = scheduler.pool.block_size
-        uses = np.zeros(scheduler.pool.num_blocks, np.int64)
-        found: dict[int, tuple[Sketch, tuple[int, ...]]] = {}
-        for one in groups:
-            table: BlockTable | None = one.group.table
-            if table is None:
-                continue
-            uses[table.trunk] += table.rows
-            np.add.at(uses, table.tails.ravel(), 1)
-            for row, node in enumerate(one.rows if len(one.rows) == table.rows else ()):
-                self._place(node, table.row_blocks(row), found)
-        for ref, blocks in scheduler.held.rows():
-            node = trees[ref.tree].nodes.get(ref.node) if ref.tree in trees else None
-            if node is not None:
-                uses[blocks[blocks >= 0]] += 1
-                self._place(node, blocks, found)
-        self._changed(step, uses, found)
-
-    def _place(self, leaf: Sketch, blocks: I32, found: dict[int, tuple[Sketch, tuple[int, ...]]]) -> None:
-        for node in leaf.upwards():
-            if id(node) in found:
-                return
-            own = blocks[node.start // self._size : -(-node.end // self._size)]
-            found[id(node)] = node, tuple(own[own >= 0].tolist())
-
-    def _changed(self, step: int, uses: Any, found: dict[int, tuple[Sketch, tuple[int, ...]]]) -> None:
-        counts = {int(block): int(uses[block]) for block in np.flatnonzero(uses)}
-        for block in sorted({*counts, *self._counts}):
-            if counts.get(block, 0) != self._counts.get(block, 0):
-                self._refs.append((step, block, counts.get(block, 0)))
-        for key, (node, blocks) in found.items():
-            if key not in self._tables or self._tables[key][1] != blocks:
-                self._changes.append((step, node, blocks))
-        for key, (node, blocks) in self._tables.items():
-            if key not in found and blocks:
-                self._changes.append((step, node, ()))
-        self._counts, self._tables = counts, found
-
-    def blocks(self, order: Sequence[Sketch]) -> Blocks | None:
-        places = {id(node): place for place, node in enumerate(order)}
-        changes = tuple((step, places[id(node)], blocks) for step, node, blocks in self._changes)
-        return Blocks(self._size, tuple(self._refs), changes) if self._size else None

@@ -15,7 +15,8 @@ from typing import Any, TypeAlias
 from forkdecode.checks import shown
 from forkdecode.engine.journal import Run
 from forkdecode.engine.journal_file import JournalReader, wrong_version
-from forkdecode.engine.replay_run import Broken, RunReplay, RunSummary
+from forkdecode.engine.replay_checks import Broken
+from forkdecode.engine.replay_run import RunReplay, RunSummary
 from forkdecode.errors import invalid
 from forkdecode.wire.records import CODEC
 

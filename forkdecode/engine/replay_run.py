@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from forkdecode.engine.journal import Run, summary
-from forkdecode.engine.plan_image import Difference, Image, first_difference, image_of
-from forkdecode.engine.shadow import PlanError, ShadowCache, check_plan
+from forkdecode.engine.journal import Run
+from forkdecode.engine.plan_image import Image
+from forkdecode.engine.replay_checks import Broken, counts_agree, keeps_rules, same_events, same_plan
+from forkdecode.engine.shadow import ShadowCache
 from forkdecode.errors import ForkdecodeError
-from forkdecode.kv.block_pool import BlockAccountingError
 from forkdecode.results import EngineStats
 from forkdecode.scheduler.events import GroupEvent
 from forkdecode.scheduler.request import DecodeRequest, TreeOp
@@ -23,22 +23,6 @@ from forkdecode.step import StepOutput, StepPlan
 from forkdecode.text.stop import StopAutomaton
 from forkdecode.text.token_bytes import TokenBytes
 from forkdecode.wire.requests import SentRequest, SentTerms, joined, terms_of
-
-_BY_TOKEN = ("slots", "positions", "token_ids")
-_BLOCKS = ("copies", "swap_out", "swap_in", "zero_blocks", "segments")
-"""Parts of a plan whose entries are blocks."""
-
-
-class Broken(Exception):  # noqa: N818 - it is a place, not a fault of the program
-    """Where a replay ends. See replay.Break."""
-
-    def __init__(self, where: str, field: str, expected: Any, got: Any, requests: Iterable[str] = ()) -> None:
-        super().__init__(f"{where}: {field}: expected {expected}, got {got}")
-        self.where = where
-        self.field = field
-        self.expected = expected
-        self.got = got
-        self.requests = tuple(dict.fromkeys(requests))
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,11 +156,11 @@ class RunReplay:
     def _take_cancel(self, request_id: str, events: Any) -> None:
         self._cancels += 1
         self._compare_events(events, self._scheduler.cancel(request_id))
-        self._check_blocks()
+        counts_agree(self._scheduler)
 
     def _take_tree(self, op: TreeOp) -> None:
         self._scheduler.tree(op)
-        self._check_blocks()
+        counts_agree(self._scheduler)
 
     # -- a step -----------------------------------------------------------------------------------
 
@@ -184,14 +168,7 @@ class RunReplay:
         if self._in_step or step != self.step + 1:
             raise Broken("journal", "step", self.step + 1, step)
         plan = self._schedule()
-        got = None if plan is None else image_of(plan)
-        if image is not None and got is not None:
-            difference = first_difference(image, got)
-            if difference is not None:
-                names = self._concerned(difference, image, got)
-                raise Broken("plan", difference.field, difference.expected, difference.got, names)
-        elif (image is None) != (got is None):
-            raise Broken("plan", "plan", *("none" if x is None else "a plan" for x in (image, got)))
+        same_plan(image, plan, self._scheduler, self._name)
         if plan is not None:
             self._check_rules(plan)
 
@@ -209,7 +186,7 @@ class RunReplay:
 
     def _take_events(self, events: Any) -> None:
         self._compare_events(events, self._commit())
-        self._check_blocks()
+        counts_agree(self._scheduler)
 
     def _schedule(self) -> StepPlan | None:
         self.step += 1
@@ -267,70 +244,15 @@ class RunReplay:
     # -- checks -----------------------------------------------------------------------------------
 
     def _check_rules(self, plan: StepPlan) -> None:
-        groups = {group.number: group for group in self._scheduler.groups.values()}
-        try:
-            check_plan(plan, self._scheduler.pool)
-            self._shadow.run(plan)
-            self._shadow.check(plan, groups)
-        except PlanError as error:
-            names = [self._name(number) for number in error.groups]
-            raise Broken("rules", error.field, "a plan that keeps the rules", str(error), names) from error
+        keeps_rules(plan, self._scheduler, self._shadow, self._name)
         self._peak = max(self._peak, self._scheduler.pool.num_blocks - self._scheduler.pool.num_available)
-
-    def _check_blocks(self) -> None:
-        try:
-            self._scheduler.check()
-        except BlockAccountingError as error:
-            raise Broken("blocks", "counts", "those of the holders", str(error)) from error
 
     def _compare_events(self, expected: Any, events: Sequence[GroupEvent]) -> None:
         self.events = events
-        difference = first_difference(expected, summary(events), ("events",))
-        if difference is not None:
-            at = difference.path[1] if len(difference.path) > 1 else 0
-            names = [one[int(at)][1] for one in (expected, summary(events)) if len(one) > int(at)]
-            raise Broken("events", difference.field, difference.expected, difference.got, names)
-
-    def _concerned(self, difference: Difference, *images: Image) -> list[str]:
-        """Requests that a difference between plans is about: those whose part of the plan it is, and
-        those that hold the blocks it names."""
-        part, *index = difference.path
-        names = [self._name(number) for image in images for number in _groups_of(image, part, index)]
-        blocks = {v for v in (difference.expected, difference.got) if isinstance(v, int)}
-        if part in _BLOCKS or "tails" in index or "trunk" in index:
-            names += self._holders(blocks)
-        return names
+        same_events(expected, events)
 
     def _name(self, number: int) -> str:
         return self._names[number - 1] if 0 < number <= len(self._names) else f"group {number}"
-
-    def _holders(self, blocks: set[int]) -> list[str]:
-        return [
-            name
-            for name, group in self._scheduler.groups.items()
-            if group.table is not None and blocks.intersection(group.table.references().tolist())
-        ]
-
-
-def _groups_of(image: Image, part: str | int, index: Sequence[str | int]) -> list[int]:
-    """The groups that own an entry of a part of an image."""
-    at = index[0] if index else None
-    if not isinstance(at, int) or part not in (*_BY_TOKEN, "decodes", "segments", "selections"):
-        return []
-    if part == "selections":
-        return [s["group_id"] for s in image[part][at : at + 1]]
-    if part in _BY_TOKEN:
-        first, last = at, at
-    else:
-        starts = [piece["token_start"] for piece in image[str(part)][at : at + 1]]
-        first, last = (starts[0], starts[0]) if starts else (0, -1)
-    rows = np.flatnonzero((image["logits_index"] >= first) & (image["logits_index"] <= last))
-    return [
-        s["group_id"]
-        for row in rows.tolist()
-        for s in image["selections"]
-        if s["logits_start"] <= row < s["logits_start"] + s["rows"]
-    ]
 
 
 def _said(error: BaseException) -> str:

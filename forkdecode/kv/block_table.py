@@ -9,6 +9,7 @@ import numpy as np
 from forkdecode.kv.block_pool import BlockPool
 from forkdecode.kv.copy_on_write import NO_COPIES, CopyOnWrite, copy_on_write
 from forkdecode.kv.held_row import HeldRow
+from forkdecode.kv.table_counts import children_of, different
 from forkdecode.kv.table_image import TableImage
 from forkdecode.step import I32, I64, BlockMoves
 
@@ -120,14 +121,8 @@ class BlockTable:
     def counts(self) -> tuple[int, int]:
         """num_unique and num_last."""
         if self._counted is None:
-            rows, columns = self.tails.shape
-            if rows <= 1 or not columns:
-                self._counted = self._num_trunk + columns * rows, rows * (columns > 0)
-            else:
-                # A block is at the same place in all rows that have it, so one pass serves both.
-                one_each = self.pool.occurrences.one_each(self.tails.ravel())
-                last = int(np.count_nonzero(one_each[columns - 1 :: columns]))
-                self._counted = self._num_trunk + int(np.count_nonzero(one_each)), last
+            unique, last = different(self.tails, self.pool.occurrences)
+            self._counted = self._num_trunk + unique, last
         return self._counted
 
     @property
@@ -233,7 +228,7 @@ class BlockTable:
         rows = self.rows
         if len(parents) == rows and (parents[0] == 0 if rows == 1 else _is_identity(parents)):
             return
-        children = _children(parents, rows)
+        children = children_of(parents, rows)
         if not len(parents):
             self.release()
             return
@@ -331,13 +326,6 @@ class BlockTable:
 def _deepest_first(tails: I32) -> I32:
     """All entries of [R, C], in each row the last column first: the order of eviction."""
     return tails.ravel()[::-1]
-
-
-def _children(parents: I32, rows: int) -> I64:
-    """[R]: how often each row is named."""
-    if len(parents) and (parents.min() < 0 or parents.max() >= rows):
-        raise ValueError(f"parents: {parents.tolist()} has one out of range; allowed: 0 to {rows - 1}")
-    return np.asarray(np.bincount(parents, minlength=rows), np.int64)
 
 
 def _is_identity(parents: I32) -> bool:

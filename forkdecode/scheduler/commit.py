@@ -76,15 +76,7 @@ def commit_selection(
         raise GroupFailedError(
             result.error, field=_at_fault(group, result.field), request_id=group.request_id
         )
-    table = group.table
-    assert table is not None, "a group that decodes has a table"
-    if group.costs.first_token is None:
-        group.costs.first_token = now
-    if not group.prompt_done:
-        group.prompt_done = True
-        if cache is not None:
-            cache.insert(group.request.prompt, table.row_blocks(0), group.request.options.cache_salt)
-        hold_prompt(group, held)
+    _begin(group, cache, held, now)
     hits, states = stop_hits(group, result)
     if not len(result.tokens) and not len(group.policy.hypotheses):
         raise _nothing_legal(group)
@@ -111,6 +103,19 @@ def commit_selection(
             group.request_id, group.history, group.policy, decision.parents, decision.finished, rows
         )
     return events, decision.done
+
+
+def _begin(group: SequenceGroup, cache: PrefixCache | None, held: HeldRows, now: float) -> None:
+    """What a group's first selection is the time for: its prompt is computed."""
+    table = group.table
+    assert table is not None, "a group that decodes has a table"
+    if group.costs.first_token is None:
+        group.costs.first_token = now
+    if not group.prompt_done:
+        group.prompt_done = True
+        if cache is not None:
+            cache.insert(group.request.prompt, table.row_blocks(0), group.request.options.cache_salt)
+        hold_prompt(group, held)
 
 
 def _nothing_legal(group: SequenceGroup) -> NoLegalTokenError:
