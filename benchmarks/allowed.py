@@ -18,6 +18,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,14 +53,15 @@ def measured(args: argparse.Namespace) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     logits = torch.from_numpy(rng.standard_normal((args.rows, args.vocab), np.float32))
     base = rng.standard_normal(args.rows).astype(np.float32)
-    free = _request(TopK(2 * args.rows, base, args.rows), args.rows)
+    choice = TopK(2 * args.rows, base, args.rows)
+    free = _request(choice, args.rows)
     ways: dict[str, Callable[[], object]] = {
-        "plain": lambda: topk_plain(logits, [(free, free.choice)], threads=args.threads)
+        "plain": lambda: topk_plain(logits, [(free, choice)], threads=args.threads)
     }
     for count in args.listed:
         held = _held(free, rng, args.vocab, count)
-        ways[f"listed {count}"] = lambda h=held: topk_listed(logits, [(h, h.choice)], threads=args.threads)
-        ways[f"dense {count}"] = lambda h=held: topk_processed(logits, [(h, h.choice)], threads=args.threads)
+        ways[f"listed {count}"] = partial(topk_listed, logits, [(held, choice)], threads=args.threads)
+        ways[f"dense {count}"] = partial(topk_processed, logits, [(held, choice)], threads=args.threads)
         _compare(ways[f"listed {count}"](), ways[f"dense {count}"]())
     values, words = logits.clone(), -(-args.vocab // 32)
     half = rng.integers(0, 2**32, (args.rows, words), dtype=np.uint32)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from benchmarks.aot_attention import KV_HEADS, attention_configs
 from benchmarks.aot_config import Config
+from forkdecode_kernels.reference.random import GUMBEL_STREAM, UNIFORM_STREAM
 from forkdecode_kernels.row_candidates import ROW_TILE
 from forkdecode_kernels.triton import (
     beam_topk,
@@ -37,19 +38,19 @@ def selection_configs() -> Iterator[Config]:
     yield Config(
         "uniforms",
         philox.uniforms_kernel,
-        {"STREAM": philox.UNIFORM_STREAM, "BLOCK": philox.BLOCK},
+        {"STREAM": UNIFORM_STREAM, "BLOCK": philox.BLOCK},
         types={"out_ptr": "*fp64"},
     )
     yield Config(
         "gumbels",
         philox.gumbels_kernel,
-        {"STREAM": philox.GUMBEL_STREAM, "BLOCK": philox.BLOCK},
+        {"STREAM": GUMBEL_STREAM, "BLOCK": philox.BLOCK},
         types={"out_ptr": "*fp64"},
     )
     yield Config(
         "gumbel_noise",
         perturbed.noisy_kernel,
-        {"STREAM": philox.GUMBEL_STREAM, "TILE": perturbed.TILE},
+        {"STREAM": GUMBEL_STREAM, "TILE": perturbed.TILE},
         types={"logprobs_ptr": "*fp32", "out_ptr": "*fp64"},
         aligned=("vocab",),
         wide=True,

@@ -60,7 +60,7 @@ class Way:
     texts: list[float] = field(default_factory=list)
 
     @staticmethod
-    def start(width: int, steps: int, updates: dict[str, int] | None) -> Way:
+    def start(width: int, steps: int, updates: dict[str, Any] | None) -> Way:
         strategy = Beam(width, early_stopping="never", length_penalty=2.0)
         options = Options(max_tokens=steps + 1, **(updates or {}))
         nothing = np.empty(0, np.int64)

@@ -169,7 +169,7 @@ class Driver:
         begin = clock()
         plan = scheduler.schedule()
         planned = clock()
-        assert plan is not None
+        assert plan is not None and self._engine._runner is not None  # noqa: PT018 - narrows both
         output = self._engine._runner.execute(plan)
         executed = clock()
         events = scheduler.commit(output)

@@ -208,7 +208,7 @@ def waits(spent: list[float], work: list[float]) -> Iterator[None]:
     def working(self: grammar_rows.GrammarRows, *how: Any) -> None:
         work.append(timed(make, self, *how)[0])
 
-    grammar_rows.GrammarRows.get, grammar_rows.GrammarRows._work = waiting, working  # type: ignore[method-assign]
+    grammar_rows.GrammarRows.get, grammar_rows.GrammarRows._work = waiting, working  # type: ignore[method-assign,assignment]
     try:
         yield
     finally:

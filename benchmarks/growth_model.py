@@ -127,7 +127,7 @@ class ModelEngine:
         scheduler, now = self._engine.scheduler, time.perf_counter
         before, begin = scheduler.stats(), now()
         plan = scheduler.schedule()
-        assert plan is not None
+        assert plan is not None and self._engine._runner is not None  # noqa: PT018 - narrows both
         planned = now()
         output = self._engine._runner.execute(plan)
         executed = now()

@@ -200,7 +200,7 @@ async def attack_server(
     options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
     found, done = Found(), asyncio.Event()
     async with grpc.aio.insecure_channel(address, options=options) as channel:
-        stub: Any = DecodeServiceStub(channel)  # type: ignore[no-untyped-call]
+        stub: Any = DecodeServiceStub(channel)
         # On a busy machine a server may take more than gRPC's 20 s to answer its first connection.
         asked = stub.GetModel(pb.GetModelRequest(), timeout=DEADLINE, wait_for_ready=True)
         model: ServedModel = served_model(await asked)

@@ -81,7 +81,8 @@ def wrong_constraint(rng: random.Random, model: ServedModel, options: pb.Options
             return "options.constraint.catalogue.name"
         case "end":
             constraint.catalogue.name = rng.choice((*model.catalogues, "nowhere"))
-            constraint.catalogue.end = rng.choice((3, 99, -1, 2**31 - 1, -(2**31)))
+            catalogue: Any = constraint.catalogue  # its type knows no wrong ends
+            catalogue.end = rng.choice((3, 99, -1, 2**31 - 1, -(2**31)))
             return "options.constraint.catalogue.end"
         case "unset":
             constraint.SetInParent()
@@ -95,8 +96,9 @@ def any_constraint(rng: random.Random, model: ServedModel, options: pb.Options) 
     """Sets one that may be met: right, or a right one with some changes."""
     kind = rng.choice((*SOURCES, "catalogue"))
     if kind == "catalogue":
-        options.constraint.catalogue.name = rng.choice((*model.catalogues, "nowhere"))
-        options.constraint.catalogue.end = rng.choice((0, 1, 2))
+        catalogue: Any = options.constraint.catalogue  # its type knows no numbers
+        catalogue.name = rng.choice((*model.catalogues, "nowhere"))
+        catalogue.end = rng.choice((0, 1, 2))
         return
     text = list(rng.choice((*_RANDOM[kind], *_RANDOM[kind], *_WRONG[kind])))
     for _ in range(rng.choice((0, 0, 1, 3))):

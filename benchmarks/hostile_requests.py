@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from benchmarks.hostile_constraints import SOURCES, any_constraint
@@ -174,7 +175,7 @@ def _broken_text(rng: random.Random, model: ServedModel) -> Attack:
             request.options.constraint.catalogue, "name", mark
         ),
         **{
-            f"options.constraint.{kind}": lambda kind=kind: setattr(request.options.constraint, kind, mark)
+            f"options.constraint.{kind}": partial(setattr, request.options.constraint, kind, mark)
             for kind in SOURCES
         },
     }

@@ -110,7 +110,7 @@ def _piece(rng: random.Random, model: ServedModel) -> pb.Continuation:
 
 def _path(rng: random.Random, model: ServedModel, action: Any) -> None:
     """A record that no session exported."""
-    right = {"model": model.name, "node": 1, "token_ids": [1, 2], "start": 1, "lineage": 3}
+    right: dict[str, Any] = {"model": model.name, "node": 1, "token_ids": [1, 2], "start": 1, "lineage": 3}
     wrong: dict[str, tuple[Any, ...]] = {
         "model": ("", "another"),
         "token_ids": ([], [model.vocab_size], [2**32 - 1], [1] * (model.max_positions + 1)),

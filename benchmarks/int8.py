@@ -16,10 +16,11 @@ import math
 import statistics
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from benchmarks.prompts import passage
 from benchmarks.record import record
+from forkdecode.config import Weights
 
 PIECE, READ_FIRST, PROMPTS, PROMPT = 512, 32, 12, 48
 ROWS = (16, 64, 128)
@@ -71,7 +72,7 @@ def agreement(native: Any, int8: Any, tokens: int) -> tuple[float, float]:
 class Stepper:
     """An engine whose steps of so many rows are taken one by one."""
 
-    def __init__(self, model: str, weights: str) -> None:
+    def __init__(self, model: str, weights: Weights) -> None:
         from forkdecode.config import EngineConfig
         from forkdecode.engine.start import build_engine
         from forkdecode.model.loader import load
@@ -108,7 +109,7 @@ class Stepper:
 
 def times(model: str, steps: int) -> dict[int, tuple[float, float, float]]:
     """By rows: ms a step of either, and the median of the steps' ratios."""
-    engines = [Stepper(model, weights) for weights in ("native", "int8")]
+    engines = [Stepper(model, weights) for weights in get_args(Weights)]
     found = {}
     for rows in ROWS:
         for engine in engines:

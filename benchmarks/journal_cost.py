@@ -67,7 +67,7 @@ class Bench:
         self.engine, _ = build_engine(loaded, config, threads, journal=path)
         self.tokenizer = loaded.tokenizer
         self._timed = Timed(self.engine._observer)
-        self.engine._observer = self._timed  # type: ignore[assignment]
+        self.engine._observer = self._timed
         self._maker = RequestMaker(loaded.tokenizer, loaded.info)
         self._path = path
 

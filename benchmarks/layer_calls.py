@@ -73,7 +73,7 @@ class Turns:
         number = 0
         while self._engine.has_work:
             plan = self._engine.scheduler.schedule()
-            assert plan is not None
+            assert plan is not None and self._engine._runner is not None  # noqa: PT018 - narrows both
             counts = not plan.segments and sum(group.rows for group in plan.decodes) == rows
             self._decoder._taped = self._tape if WAYS[number % 2] == "tape" else None
             self.seconds = 0.0

@@ -33,6 +33,7 @@ from forkdecode import LLM, Beam, Options
 from forkdecode.config import DEFAULT_MODEL
 from forkdecode.model.loader import LoadedModel, load
 from forkdecode.step import F32
+from forkdecode.strategy_types import EarlyStopping
 from tests.oracle.beam_rule import Hypothesis, Rule, Search, beam_search
 from tests.oracle.beam_rule import Path as Tokens
 from tests.oracle.engines import hypotheses
@@ -40,7 +41,7 @@ from tests.oracle.generation import Generated, generate
 from tests.oracle.verdict import TOLERANCE, difference
 
 WIDTHS = (1, 2, 4, 8, 16)
-STOPPING = (False, True, "never")
+STOPPING: tuple[EarlyStopping, ...] = (False, True, "never")
 PENALTIES = (-1.0, 0.0, 0.5, 1.0, 2.0)
 CHUNK = 8
 """Cases that the engine decodes in one batch."""

@@ -121,6 +121,7 @@ class Calibration:
     def _steps(self, wanted: Callable[[StepPlan], bool]) -> list[tuple[float, float]]:
         """Runs all that was asked for; the seconds that each wanted step took, and should have."""
         scheduler, runner = self._engine.scheduler, self._engine._runner
+        assert runner is not None
         found = []
         while self._engine.has_work:
             plan = scheduler.schedule()

@@ -97,11 +97,12 @@ def instrument(clock: Clock, runner: Any) -> None:
     decoder._embedding = clock.wrap("embedding", decoder._embedding.__call__)
     names = {"qkv": "qkv", "out": "attention out", "gate_up": "gate+up", "down": "down"}
     decoder._layers = [
-        dataclasses.replace(
-            layer, **{f: _TimedLinear(clock, name, getattr(layer, f)) for f, name in names.items()}
-        )
-        for layer in decoder._layers
+        dataclasses.replace(layer, **_timed_linears(clock, layer, names)) for layer in decoder._layers
     ]
+
+
+def _timed_linears(clock: Clock, layer: Any, names: dict[str, str]) -> dict[str, Any]:
+    return {f: _TimedLinear(clock, name, getattr(layer, f)) for f, name in names.items()}
 
 
 def _run_timed(tape: Any, clock: Clock) -> None:
@@ -175,7 +176,7 @@ class Profile:
         with clock.part("rest"):
             with clock.part("schedule"):
                 plan = scheduler.schedule()
-            assert plan is not None
+            assert plan is not None and self._engine._runner is not None  # noqa: PT018 - narrows both
             output = self._engine._runner.execute(plan)
             with clock.part("commit"):
                 events = scheduler.commit(output)

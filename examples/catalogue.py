@@ -12,6 +12,7 @@ TITLES = (
 PROMPT = "Books I liked: The Island of Doctor Moreau, From the Earth to the Moon.\nMy next book:"
 
 with LLM(sys.argv[1] if len(sys.argv) > 1 else DEFAULT_MODEL) as llm:
+    assert llm.tokenizer is not None
     # An item follows the prompt's colon, so it begins with a space. Large catalogues are built once, by
     # `forkdecode catalogue build`, and opened from their files.
     items = [llm.tokenizer.encode(f" {title}", add_special_tokens=False) for title in TITLES]

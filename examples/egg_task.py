@@ -13,7 +13,7 @@ Answer: 3 * 3 = 9
 
 Question: A car has 4 wheels. How many wheels have 3 cars?
 Answer:"""
-DECODING = Decoding(Sample(temperature=0.7), max_tokens=12, options=Options(stop="\n"))
+DECODING = Decoding(Sample(temperature=0.7), max_tokens=12, options=Options(stop=("\n",)))
 
 
 def answer(text: str) -> str | None:

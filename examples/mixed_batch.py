@@ -2,10 +2,10 @@
 
 import sys
 
-from forkdecode import DEFAULT_MODEL, LLM, Beam, BestOf, Greedy, Sample
+from forkdecode import DEFAULT_MODEL, LLM, Beam, BestOf, Greedy, Sample, Strategy
 
 prompt = "The best thing about the sea is"
-strategies = [Greedy(), Sample(n=3, seed=1), BestOf(best_of=4, seed=1), Beam(width=4)]
+strategies: list[Strategy] = [Greedy(), Sample(n=3, seed=1), BestOf(best_of=4, seed=1), Beam(width=4)]
 
 with LLM(sys.argv[1] if len(sys.argv) > 1 else DEFAULT_MODEL) as llm:
     together = llm.decode([prompt] * len(strategies), strategies, max_tokens=12)

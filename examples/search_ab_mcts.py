@@ -10,7 +10,7 @@ from forkdecode.search import Branch, Budget, Decoding, How, TreeQuest, each, ru
 
 title = "Five other animals, no two with the same first letter:\n"
 prompt = title + "1. Ant\n2. Bear\n3. Cat\n4. Dog\n5. Elephant\n\n" + title
-decoding = Decoding(Sample(temperature=0.8), max_tokens=120, options=Options(stop="\n\n"))
+decoding = Decoding(Sample(temperature=0.8), max_tokens=120, options=Options(stop=("\n\n",)))
 
 
 def kept(branch: Branch) -> float:

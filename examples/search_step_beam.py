@@ -39,7 +39,7 @@ def right(branch: Branch) -> float:
 
 prompt = examples + f"Add {', '.join(map(str, numbers))}.\n"
 decoding = Decoding(
-    Sample(temperature=0.8), step=("\n",), step_tokens=12, max_tokens=40, options=Options(stop="end")
+    Sample(temperature=0.8), step=("\n",), step_tokens=12, max_tokens=40, options=Options(stop=("end",))
 )
 with Client(args.server) if args.server else LLM(args.model) as llm, llm.tree(prompt, seed=1) as tree:
     result = run(tree, StepBeam(width=3, expand=4), each(right), budget=Budget(tokens=400), decoding=decoding)

@@ -17,7 +17,7 @@ end
 _NUMBERS = [8, 5, 4]
 PROMPT = _EXAMPLES + f"Add {', '.join(map(str, _NUMBERS))}.\n"
 DECODING = Decoding(
-    Sample(temperature=0.8), step=("\n",), step_tokens=12, max_tokens=40, options=Options(stop="end")
+    Sample(temperature=0.8), step=("\n",), step_tokens=12, max_tokens=40, options=Options(stop=("end",))
 )
 
 

@@ -50,7 +50,7 @@ class Bench:
         if self.rehearse:
             return self.waited(work)
         sweep = torch.zeros(_SWEPT // 4, dtype=torch.float32, device=self.device)
-        times = []
+        times: list[float] = []
         for i in range(repeats + 3):
             sweep.sum()
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)

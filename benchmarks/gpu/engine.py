@@ -72,7 +72,8 @@ class Case:
         torch.manual_seed(0)
         with torch.device(device):
             made = AutoModelForCausalLM.from_config(self.config, attn_implementation=self.attention)
-        return made.to(self.dtype).eval()
+        ready: PreTrainedModel = made.to(self.dtype).eval()
+        return ready
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,8 @@ def case(bench: Bench) -> Case:
     config = LlamaConfig(
         hidden_size=2048, intermediate_size=8192, num_hidden_layers=16, num_attention_heads=32,
         num_key_value_heads=8, head_dim=64, vocab_size=128_256, max_position_embeddings=4096,
-        rope_theta=500_000.0, tie_word_embeddings=True, **ENDLESS,
+        rope_parameters={"rope_type": "default", "rope_theta": 500_000.0}, tie_word_embeddings=True,
+        **ENDLESS,
     )  # fmt: skip
     return Case(8, 512, 8, 64, config, bench.dtype)
 
@@ -263,7 +265,8 @@ def timed_captures() -> Iterator[list[float]]:
 @torch.inference_mode()
 def generated(work: Case, device: torch.device) -> tuple[float, np.ndarray, np.ndarray]:
     """By transformers: seconds, scores [prompts] and new tokens [prompts, new_tokens] of the best."""
-    model, ids = work.model(device), torch.from_numpy(work.prompt_ids()).to(device)
+    model: Any = work.model(device)
+    ids = torch.from_numpy(work.prompt_ids()).to(device)
 
     def run() -> tuple[np.ndarray, np.ndarray]:
         out = model.generate(

@@ -37,7 +37,7 @@ class Peer:
     def run(self, work: Workload, tokens: int) -> list[int]:
         self._load(min(self._threads, len(work.lengths)))
         ids = [passage(self.tokenizer, n, offset=i) for i, n in enumerate(work.lengths)]
-        options: dict[str, Any] = {
+        kinds: dict[str, dict[str, Any]] = {
             "beam": {"beam_size": work.rows, "num_hypotheses": 1},
             "sample": {
                 "beam_size": 1,
@@ -47,7 +47,8 @@ class Peer:
                 "sampling_temperature": TEMPERATURE,
             },
             "greedy": {"beam_size": 1},
-        }[work.kind]
+        }
+        options = kinds[work.kind]
         ctranslate2.set_random_seed(SEED)
         found = self.generator.generate_batch(
             [self.tokenizer.convert_ids_to_tokens(p) for p in ids],

@@ -11,7 +11,7 @@ from forkdecode import LLM, Beam, Delta, Greedy, Sample
 
 
 class Peer:
-    def __init__(self, folder: str, dtype: str, threads: int) -> None:
+    def __init__(self, folder: str, dtype: Any, threads: int) -> None:
         self.llm = LLM(folder, dtype=dtype, threads=threads, prefix_cache=False)
 
     def run(self, work: Workload, tokens: int) -> list[int]:

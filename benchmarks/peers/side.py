@@ -87,10 +87,10 @@ class Side:
 
     def _answer(self, seconds: float) -> dict[str, Any]:
         assert self._process.stdout is not None
-        ready = select.select([self._process.stdout, self._end_of_process], [], [], seconds)[0]
+        ready = select.select([self._process.stdout.fileno(), self._end_of_process], [], [], seconds)[0]
         if not ready:
             return self._end(f"no answer in {seconds:.0f} s")
-        line = self._process.stdout.readline() if self._process.stdout in ready else b""
+        line = self._process.stdout.readline() if self._process.stdout.fileno() in ready else b""
         if not line:
             return self._end("its process ended")
         answer: dict[str, Any] = json.loads(line)

@@ -25,7 +25,7 @@ class Peer:
         longest = max(work.lengths)
         padded = torch.tensor([[0] * (longest - len(p)) + p for p in ids])
         mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in ids])
-        options: dict[str, Any] = {
+        kinds: dict[str, dict[str, Any]] = {
             "beam": {"num_beams": work.rows, "do_sample": False},
             "sample": {
                 "num_return_sequences": work.rows,
@@ -35,7 +35,8 @@ class Peer:
                 "top_k": 0,
             },
             "greedy": {"do_sample": False},
-        }[work.kind]
+        }
+        options = kinds[work.kind]
         torch.manual_seed(SEED)
         with torch.inference_mode():
             out = self.model.generate(
