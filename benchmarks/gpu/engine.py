@@ -81,7 +81,7 @@ class Run:
     """seconds: of the second of two runs. told: what the engine logged of the GPU. first: seconds of a run
     of one token, which is the prompts' work. start, captures: seconds until the engine was ready, and of
     these for captured graphs. idle: microseconds a step in which the GPU waits for the host, idle_samples: of
-    steps of samples, which are launched ahead; None where that was not measured, and `lost` says why."""
+    steps of samples, which are launched ahead; None where that was not measured. lost: why idle was not."""
 
     seconds: float
     results: tuple[DecodeResult, ...]
@@ -159,10 +159,9 @@ def _and_greedy(name: str, work: Case) -> list[tuple[str, Case]]:
 
 
 def end_to_end(bench: Bench, compiles: Compile) -> dict[str, Any]:
-    """Tokens a second of both, prompts included, the second of two runs each; and a step of ours, prompts
-    left out. In bfloat16 beams part where scores are close, so
-    it is not tokens that are compared: the scores that ours have must be those that transformers' plain
-    forward gives the same tokens."""
+    """Tokens per second of both, prompts included, the second of two runs each; and a step of ours, prompts
+    left out. In bfloat16, beams part where scores are close, so scores are compared in place of tokens: ours
+    must be those that transformers' plain forward gives the same tokens."""
     work = case(bench)
     ours = decoded(work, bench.device, compiles, profiled=not bench.rehearse)
     theirs, their_scores, _ = generated(work, bench.device)

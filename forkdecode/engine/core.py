@@ -126,7 +126,7 @@ class Engine:
         return self.scheduler.tell()
 
     def _step(self, beside: Callable[[], object]) -> Sequence[GroupEvent]:
-        if self._device is not None and self._observer is None:
+        if self._device is not None and self.overlaps:
             return self._overlapped(self._device, beside)
         observer = self._observer
         self._phase = "schedule"

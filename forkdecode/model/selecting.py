@@ -47,7 +47,9 @@ def selected(
             return tuple(every)
         return tuple(joined(pieces, list(itertools.islice(every, len(pieces)))) for pieces in cuts)
 
-    return results, None if found else last.drawn
+    # The logits of two steps at once must not take more than is counted for one.
+    goes_ahead = not found and 2 * len(index) <= limit
+    return results, last.drawn if goes_ahead else None
 
 
 def _shifted(requests: tuple[SelectionRequest, ...], start: int) -> tuple[SelectionRequest, ...]:

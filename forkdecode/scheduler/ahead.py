@@ -13,13 +13,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from forkdecode.kv.table_batch import count_all, extend_all, room_for_all
+from forkdecode.kv.table_batch import room_for_all
+from forkdecode.scheduler.extending import extend_groups
 from forkdecode.scheduler.group import SequenceGroup
 from forkdecode.scheduler.plan import PlanBuilder
-from forkdecode.step import I32, Draw, SelectionResult
+from forkdecode.scheduler.stats import Counters
+from forkdecode.step import I32, Draw, SelectionRequest, SelectionResult
 
 
-def fill_ahead(builder: PlanBuilder, running: PlanBuilder, groups: Sequence[SequenceGroup]) -> bool:
+def fill_ahead(
+    builder: PlanBuilder, running: PlanBuilder, groups: Sequence[SequenceGroup], counters: Counters
+) -> bool:
     """Plans the step after `running`, which has not been committed, if it is known. groups: all that have a
     table. False, with nothing done, if it is not."""
     if running.segment_tokens or len(running.groups) != len(running.touched):
@@ -28,7 +32,7 @@ def fill_ahead(builder: PlanBuilder, running: PlanBuilder, groups: Sequence[Sequ
     if there - {group.number for group in running.groups}:
         return False
     pairs = [(g, s) for g, s in zip(running.groups, running.selections, strict=True) if g.number in there]
-    if not all(isinstance(s.choice, Draw) and _draws_on(g) for g, s in pairs):
+    if not all(_draws_on(g, s) for g, s in pairs):
         return False
     pairs = [(g, s) for g, s in pairs if g.rows.generated + 1 < g.request.options.max_tokens]
     tables = [g.table for g, _ in pairs if g.table is not None]
@@ -41,20 +45,18 @@ def fill_ahead(builder: PlanBuilder, running: PlanBuilder, groups: Sequence[Sequ
         left = running.left.get(group.number, np.arange(rows.num_rows, dtype=np.int32))
         sources.append(selection.logits_start + left.astype(np.int64))
         row += rows.num_rows
-        group.last_step = builder.step
-    extended = extend_all(tables)
-    count_all(tables)
-    for (group, _), copies in zip(pairs, extended.counts, strict=True):
-        group.costs.copies += copies
-    builder.decode_ahead([g for g, _ in pairs], tables, extended, selections, sources)
+    going = [group for group, _ in pairs]
+    extended = extend_groups(going, tables, builder.step, counters)
+    builder.decode_ahead(going, tables, extended, selections, sources)
     return True
 
 
-def _draws_on(group: SequenceGroup) -> bool:
+def _draws_on(group: SequenceGroup, selection: SelectionRequest) -> bool:
     """Whether the group's rows stay where they are until they end, and what they draw from depends on nothing
     but how many tokens there are."""
     return (
-        group.plain
+        isinstance(selection.choice, Draw)
+        and group.plain
         and group.prompt_done
         and group.rows.generated > 0
         and not group.request.processors.reads_history

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from forkdecode.config import EngineConfig
 from forkdecode.kv.block_pool import BlockPool
 from forkdecode.kv.block_table import BlockTable, Extension
-from forkdecode.kv.table_batch import count_all, extend_all, room_for_all
+from forkdecode.kv.table_batch import room_for_all
 from forkdecode.scheduler.admission import Admission, origins
+from forkdecode.scheduler.extending import extend_groups
 from forkdecode.scheduler.group import SequenceGroup, Span
 from forkdecode.scheduler.held_rows import HeldRows
 from forkdecode.scheduler.plan import PlanBuilder
@@ -50,22 +51,26 @@ class Batcher:
         self._clock = clock
         self._to_park: set[str] = set()
         self._refused = self._refused_at = 0
-        """How many waited when there was no room for the first of them, and in which step."""
+        """How many waited when there was no room for more, and in which step."""
 
     def preempt(self, request_id: str) -> None:
         """Takes a running group out of the pool at the next step; it comes back when it fits."""
         self._to_park.add(request_id)
 
+    def reconsider(self) -> None:
+        """Blocks have become free: a group that waits may fit now."""
+        self._refused = 0
+
     def remove(self, group: SequenceGroup) -> None:
         """Forgets a group that has ended."""
-        self._refused = 0
+        self.reconsider()
         if group in self.running:
             self.running.remove(group)
         else:
             self.waiting.remove(group)
 
     def stands_still(self, step: int) -> bool:
-        """Whether nobody is to be taken out, and nobody can be let in, as far as is known after this step."""
+        """Whether no group is to be taken out, and none could be let in when they were last considered."""
         if self._to_park:
             return False
         if not len(self.waiting):
@@ -104,12 +109,7 @@ class Batcher:
         rows = sum([len(t.tails) for t in tables])
         if builder.tokens + rows > self._config.max_step_tokens or not room_for_all(tables):
             return False
-        extended = extend_all(tables)
-        count_all(tables)
-        self._counters.copies += len(extended.copies)
-        for group, copies in zip(ready, extended.counts, strict=True):
-            group.costs.copies += copies
-            group.last_step = builder.step
+        extended = extend_groups(ready, tables, builder.step, self._counters)
         builder.decode_all(ready, tables, extended)
         return True
 
@@ -192,8 +192,7 @@ class Batcher:
                 place += 1
                 continue
             if not self._admission.admit(group, self.running, ahead, builder.moves):
-                self._refused, self._refused_at = len(self.waiting), builder.step
-                return
+                break
             ahead += group.next_rows_bound
             self.waiting.pop(place)
             bisect.insort(self.running, group, key=lambda g: g.rank)
@@ -204,6 +203,7 @@ class Batcher:
             else:
                 self._counters.recomputed_tokens += group.pending_tokens
             budget -= group.pending_tokens + group.num_rows
+        self._refused, self._refused_at = len(self.waiting), builder.step
 
     def _prefill_budget(self, builder: PlanBuilder) -> int:
         """Tokens that this step may prefill: running streams wait for at most max_prefill_tokens."""

@@ -27,7 +27,8 @@ class Moving:
 
     @property
     def parents(self) -> dict[int, I32]:
-        """Of each group that was added and has not ended, by number: the rows that its next ones continue."""
+        """Of each group that was added and that its policy has go on, by number: the rows that its next ones
+        continue."""
         return {group.number: of for group, of in zip(self._groups, self._parents, strict=True)}
 
     def finish(self) -> list[tuple[SequenceGroup, Exception]]:

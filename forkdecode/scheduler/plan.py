@@ -11,6 +11,7 @@ from forkdecode.kv.block_table import BlockTable
 from forkdecode.kv.step_reads import StepReads
 from forkdecode.kv.table_batch import Extensions
 from forkdecode.scheduler.group import SequenceGroup, Span
+from forkdecode.scheduler.stats import StepBlocks
 from forkdecode.step import (
     I32,
     I64,
@@ -56,6 +57,11 @@ class PlanBuilder:
     """Groups that compute anything in this step."""
     broken: list[tuple[SequenceGroup, Exception]] = field(default_factory=list)
     """Groups that could not say what they want of this step."""
+    blocks: list[StepBlocks] = field(default_factory=list)
+    """Of `touched`, while the step runs."""
+    left: Mapping[int, I32] = field(default_factory=dict)
+    """Of groups whose rows have changed since the step was planned, by number: which of the rows that it was
+    planned with go on."""
     _decodes: list[DecodeRows] = field(default_factory=list)
     _known: list[QuerySegment] = field(default_factory=list)
     _by_position: list[tuple[int, I64]] = field(default_factory=list)
@@ -67,8 +73,6 @@ class PlanBuilder:
     _slots: list[I64] = field(default_factory=list)
     _segment_ids: list[I64] = field(default_factory=list)
     _sources: I64 | None = None
-    left: Mapping[int, I32] = field(default_factory=dict)
-    """Of groups of which rows have ended since the step was planned, by number: the rows that go on."""
     rows: int = 0
     """Tokens whose logits are wanted."""
     segment_tokens: int = 0

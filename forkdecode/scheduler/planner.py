@@ -10,7 +10,7 @@ from forkdecode.kv.step_reads import KvLayers, StepReads
 from forkdecode.scheduler.ahead import fill_ahead
 from forkdecode.scheduler.batching import Batcher
 from forkdecode.scheduler.plan import Moves, PlanBuilder
-from forkdecode.scheduler.stats import Counters
+from forkdecode.scheduler.stats import Counters, step_blocks
 from forkdecode.step import I32, StepPlan
 
 
@@ -34,12 +34,12 @@ class Planner:
     def plan(self) -> tuple[StepPlan | None, PlanBuilder]:
         """The next step, None when nothing can run, and what was thought of it."""
         self.step += 1
-        builder = self._builder(self.moves)
+        builder = self._builder(self.step, self.moves)
         self._batcher.fill(builder)
         plan = builder.build()
         if plan is not None:
             self.moves = Moves()
-            self._planned.append(builder)
+            self._keep(builder)
         return plan, builder
 
     def plan_ahead(self) -> StepPlan | None:
@@ -48,19 +48,21 @@ class Planner:
         [running] = self._planned
         if self.moves or not self._batcher.stands_still(self.step):
             return None
-        self.step += 1
-        builder = self._builder(Moves())
-        if not fill_ahead(builder, running, self._batcher.running):
-            self.step -= 1
+        builder = self._builder(self.step + 1, Moves())
+        if not fill_ahead(builder, running, self._batcher.running, self._counters):
             return None
-        self._counters.copies += sum(map(len, builder.moves.copies))
-        self._planned.append(builder)
+        self.step += 1
+        self._keep(builder)
         return builder.build()
 
-    def _builder(self, moves: Moves) -> PlanBuilder:
+    def _builder(self, step: int, moves: Moves) -> PlanBuilder:
         self._pool.begin_step()
         reads = StepReads(self._layers, self._pool.block_size)
-        return PlanBuilder(self.step, self._pool.block_size, moves, reads)
+        return PlanBuilder(step, self._pool.block_size, moves, reads)
+
+    def _keep(self, builder: PlanBuilder) -> None:
+        builder.blocks = step_blocks(builder.touched, self._pool.block_size)
+        self._planned.append(builder)
 
     def end(self) -> PlanBuilder:
         """The step that is over. Raises RuntimeError where none was planned."""
@@ -72,7 +74,7 @@ class Planner:
         return builder
 
     def moved(self, parents: Mapping[int, I32]) -> None:
-        """Rows of groups, by number, have become others, which continue `parents`: a step that is planned
-        already computes those before."""
+        """Of groups, by number, the rows that the present ones continue. A step that was planned before
+        computes the former: its `left` says which of them go on."""
         for builder in self._planned:
             builder.left = parents

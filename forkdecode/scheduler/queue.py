@@ -18,6 +18,7 @@ class WaitingQueue:
 
     def __init__(self, aging_steps: int) -> None:
         self._aging_steps = aging_steps
+        self._looked = 0
         self._groups: list[SequenceGroup] = []
 
     def __len__(self) -> int:
@@ -35,8 +36,9 @@ class WaitingQueue:
 
     def age(self, step: int) -> None:
         """Raises the priority of those who have waited long enough; looks a few times per period."""
-        if step % max(1, self._aging_steps // 16):
+        if step - self._looked < self._aging_steps // 16:
             return
+        self._looked = step
         aged = [g for g in self._groups if step - g.waiting_since >= self._aging_steps]
         for group in aged:
             group.priority += 1

@@ -46,9 +46,9 @@ class Scheduler:
     """Owns every group from `add` to its last event. Not thread-safe.
 
     Call schedule(), execute the plan, then commit(output), or abort(cause) if it failed. Between the two
-    schedule_ahead() may be called, once; what it plans is executed and committed next, in place of what
-    schedule() would say. layers: of the model, for the statistics alone, which count the bytes of steps whose
-    output tells what was read.
+    schedule_ahead() may be called, once for each step that is planned and not committed; what it plans is
+    executed and committed next, in place of what schedule() would say. layers: of the model, for the
+    statistics alone, which count the bytes of steps whose output tells what was read.
     """
 
     def __init__(
@@ -130,6 +130,7 @@ class Scheduler:
     def tree(self, op: TreeOp) -> None:
         """Shares or releases what nodes hold, between two steps."""
         self.held.obey(op)
+        self._batcher.reconsider()
 
     def forget(self) -> None:
         """What the prefix cache and nodes hold is nowhere any more, for other weights compute other keys and
@@ -195,9 +196,11 @@ class Scheduler:
         """commit(), but for what tell() says."""
         builder, now = self._end_step(output), self._clock()
         events = [*self.tell(), *self.drain_failures()]
-        touched = [g for g in builder.touched if g.request.request_id in self._groups]
+        touched = [g for g in builder.touched if self._groups.get(g.request_id) is g]
         events += [started(g) for g in touched if g.request.stream and not g.announced]
-        self._counters.count_blocks(touched, self.pool.block_size)
+        self._counters.count_blocks(
+            b for b in builder.blocks if self._groups.get(b.group.request_id) is b.group
+        )
         moving = Moving()
         results = [
             narrowed(result, builder.left[group.number]) if group.number in builder.left else result

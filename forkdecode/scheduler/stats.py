@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from forkdecode.kv.bytes_moved import NO_BYTES, BytesMoved
 from forkdecode.results import BATCH_ROW_BOUNDS
@@ -41,15 +42,32 @@ class Counters:
         self.decoded_rows += rows
         self.steps_by_rows[bisect.bisect_left(BATCH_ROW_BOUNDS, rows)] += 1
 
-    def count_blocks(self, groups: Iterable[SequenceGroup], block_size: int) -> None:
-        """Adds the blocks of those that compute in this step, as they stand while it runs."""
-        for group in groups:
-            table = group.table
-            if table is None:
-                continue
+    def count_blocks(self, blocks: Iterable[StepBlocks]) -> None:
+        """Adds those of a step that ran."""
+        for one in blocks:
+            one.group.costs.count_blocks(one.unshared, one.unique)
+            self.unique_block_steps += one.unique
+            self.unshared_block_steps += one.unshared
+            self.wasted_slot_steps += one.wasted_slots
+
+
+class StepBlocks(NamedTuple):
+    """A group's blocks in one step: how many different ones, how many if its rows shared none, and slots that
+    no token fills."""
+
+    group: SequenceGroup
+    unique: int
+    unshared: int
+    wasted_slots: int
+
+
+def step_blocks(groups: Iterable[SequenceGroup], block_size: int) -> list[StepBlocks]:
+    """Those of groups that a step computes, whose tables have been extended for it."""
+    found = []
+    for group in groups:
+        table = group.table
+        if table is not None:
             unique, last = table.counts()
-            unshared = table.num_unshared
-            group.costs.count_blocks(unshared, unique)
-            self.unique_block_steps += unique
-            self.unshared_block_steps += unshared
-            self.wasted_slot_steps += last * (-table.length % block_size)
+            wasted = last * (-table.length % block_size)
+            found.append(StepBlocks(group, unique, table.num_unshared, wasted))
+    return found

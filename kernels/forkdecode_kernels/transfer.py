@@ -58,7 +58,7 @@ def on_its_way(tensors: Sequence[torch.Tensor]) -> Callable[[], list[NDArray[Any
 
 
 def _sent(packed: torch.Tensor) -> Callable[[], NDArray[Any]]:
-    """What waits for the bytes: in memory of their own, for page-locked memory is for the next step's."""
+    """What waits for the bytes: copied out, so that the page-locked memory can be handed out again."""
     if packed.device.type != "cuda":
         here = np.asarray(packed.cpu().numpy())
         return lambda: here

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,9 @@ ENDS = st.lists(st.integers(0, 31), max_size=6, unique=True)
 OPTIONS = st.sampled_from(
     [{}, {}, {"min_tokens": 3}, {"logprobs": 2}, {"repetition_penalty": 1.5}, {"stop_token_ids": (8, 9)}]
 )
+
+
+BLOCK_COUNTS = ("unique_block_steps", "unshared_block_steps", "waste")
 
 
 @st.composite
@@ -150,6 +153,33 @@ def test_who_waits_for_room_comes_in_when_there_is_some() -> None:
     events = run(engine, load)
     assert all(isinstance(events[name][-1], GroupFinished) for name in "ab")
     assert "answer 3" in launches(device)[launches(device).index("launch 4") :]
+
+
+@pytest.mark.parametrize("phase", range(4))
+def test_who_waits_beside_steps_that_go_ahead_ages(phase: int) -> None:
+    engine, _ = device_engine(num_blocks=75, aging_steps=48)
+    engine.submit(request("long", [3] * 150, Greedy(), max_tokens=120))
+    for _ in range(phase):
+        engine.step()
+    engine.submit(request("waits", [4] * 160, Greedy(), max_tokens=2))
+    waiting = engine.scheduler.groups["waits"]
+    for _ in range(112):
+        engine.step()
+    assert waiting.table is None
+    assert waiting.priority == 2
+
+
+@pytest.mark.parametrize("strategy", [Greedy(), Sample(n=4, seed=1)], ids=["greedy", "samples"])
+def test_blocks_are_counted_as_the_steps_have_them(strategy: Strategy) -> None:
+    load = [(0, request("a", [3, 5, 7], strategy, max_tokens=12), None)]
+    (device, _), plain = device_engine(), toy_engine()
+    usages = []
+    for engine in (device, plain):
+        last = run(engine, load)["a"][-1]
+        usages.append({k: v for k, v in asdict(last.usage).items() if "time" not in k})
+    assert usages[0] == usages[1]
+    counts = [[getattr(e.stats(), name) for name in BLOCK_COUNTS] for e in (device, plain)]
+    assert counts[0] == counts[1]
 
 
 def test_a_step_that_fails_ends_its_groups_once() -> None:

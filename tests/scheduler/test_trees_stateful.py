@@ -201,7 +201,7 @@ class Trees(RuleBasedStateMachine):
     def press(self, share: int) -> None:
         """Makes idle rows go, as a big request would."""
         scheduler = self.engine.scheduler
-        scheduler.held.reclaim(scheduler.pool.num_blocks // share, (), scheduler._moves)
+        scheduler.held.reclaim(scheduler.pool.num_blocks // share, (), scheduler._planner.moves)
 
     @rule(steps=st.integers(1, 12))
     def step(self, steps: int) -> None:
@@ -226,7 +226,7 @@ class Trees(RuleBasedStateMachine):
     @rule()
     def fail(self) -> None:
         """A step that the model fails: what it computes and what it moves is lost."""
-        self.engine._runner.fail_at = {self.engine.scheduler._step + 1}
+        self.engine._runner.fail_at = {self.engine.scheduler._planner.step + 1}
         self.failing = True
         self.take(self.engine.step())
         self.failing = False
