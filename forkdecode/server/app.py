@@ -31,6 +31,7 @@ from forkdecode.server.record import Recorder
 from forkdecode.server.reflection import ReflectionGuard, add_reflection
 from forkdecode.server.running import BUSY_RETRY, DRAIN_RETRY, Running, going_down
 from forkdecode.server.servicer import Servicer
+from forkdecode.server.serving import Serving
 from forkdecode.server.settings import ServerSettings
 from forkdecode.server.stream import Courier
 from forkdecode.server.tree_service import TreeService
@@ -110,25 +111,18 @@ class Server:
         """Serves `backend` from now on."""
         requests = RequestMaker(backend.tokenizer, backend.info, backend.catalogues)
         courier = Courier(self._loop, backend.bell)
+        serving = Serving(backend.engine, requests, self._running, courier, self._workers)
         self._servicer = Servicer(
-            backend,
-            requests,
+            serving,
             _served_model(backend, self._settings),
             self._guard,
-            self._running,
             self._recorder,
-            courier,
-            self._workers,
             stall_timeout=self._settings.stall_timeout,
             log_prompts=self._settings.log_prompts,
         )
         self._trees = Trees(
             self._settings.trees,
-            backend.engine,
-            requests,
-            self._running,
-            courier,
-            self._tree_workers,
+            replace(serving, workers=self._tree_workers),
             block_size=backend.capacity.block_size,
             max_command_bytes=self._settings.max_request_bytes,
             clock=self._clock,

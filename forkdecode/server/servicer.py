@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 
 from forkdecode.engine.port import Job
 from forkdecode.errors import ForkdecodeError
-from forkdecode.requests.prepare import Prepared, RequestMaker
+from forkdecode.requests.prepare import Prepared
 from forkdecode.requests.score import PreparedScore
 from forkdecode.results import Event, ServedModel
 from forkdecode.rpc.convert_events import event_message, model_response, score_response, stats_response
@@ -23,13 +23,13 @@ from forkdecode.rpc.v1 import decode_pb2 as pb
 from forkdecode.scheduler.events import GroupEvent
 from forkdecode.scheduler.request import DecodeRequest
 from forkdecode.server.auth import Caller
-from forkdecode.server.backend import Backend
 from forkdecode.server.guard import Context, Guard
 from forkdecode.server.methods import Call
 from forkdecode.server.record import CallRecord, Recorder
-from forkdecode.server.running import Charge, Running
-from forkdecode.server.stream import Courier, Outbox, Read, is_large_result, write_in_time
-from forkdecode.server.workers import LARGE, Workers
+from forkdecode.server.running import Charge
+from forkdecode.server.serving import Serving
+from forkdecode.server.stream import Outbox, Read, is_large_result, write_in_time
+from forkdecode.server.workers import LARGE
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
@@ -40,28 +40,24 @@ class Servicer:
 
     def __init__(
         self,
-        backend: Backend,
-        requests: RequestMaker,
+        serving: Serving,
         model: ServedModel,
         guard: Guard,
-        running: Running,
         recorder: Recorder,
-        courier: Courier,
-        workers: Workers,
         *,
         stall_timeout: float,
         log_prompts: bool = False,
     ) -> None:
-        self._engine = backend.engine
-        self._requests = requests
+        self._engine = serving.engine
+        self._requests = serving.requests
+        self._running = serving.running
+        self._courier = serving.courier
+        self._workers = serving.workers
         self._model = model
         self._guard = guard
-        self._running = running
         self._recorder = recorder
         self._stall_timeout = stall_timeout
         self._log_prompts = log_prompts
-        self._courier = courier
-        self._workers = workers
         # Apart: results of many log-probabilities take seconds to become messages.
         self._converters = ThreadPoolExecutor(2, thread_name_prefix="forkdecode-results")
         # Apart: stats wait for the engine's step.

@@ -9,7 +9,6 @@ from dataclasses import fields, replace
 from typing import Any
 
 from forkdecode.checks import shown
-from forkdecode.engine.port import EnginePort
 from forkdecode.errors import (
     CancelledError,
     CapacityError,
@@ -18,16 +17,14 @@ from forkdecode.errors import (
     invalid,
     own,
 )
-from forkdecode.requests.prepare import RequestMaker
 from forkdecode.rpc.convert_tree_commands import OpenCall, ResumeCall
 from forkdecode.server.auth import Caller
-from forkdecode.server.running import BUSY_RETRY, Running, going_down
+from forkdecode.server.running import BUSY_RETRY, going_down
+from forkdecode.server.serving import Serving
 from forkdecode.server.settings import TreeSettings
-from forkdecode.server.stream import Courier
 from forkdecode.server.tree_feed import TreeFeed
 from forkdecode.server.tree_host import HostedTree
 from forkdecode.server.tree_port import ChargedPort
-from forkdecode.server.workers import Workers
 from forkdecode.tree.running import Emit
 from forkdecode.tree.session import Post, TreeSession
 from forkdecode.tree_types import TreeLimits, TreeOpened
@@ -42,22 +39,18 @@ class Trees:
     def __init__(
         self,
         settings: TreeSettings,
-        engine: EnginePort,
-        requests: RequestMaker,
-        running: Running,
-        courier: Courier,
-        workers: Workers,
+        serving: Serving,
         *,
         block_size: int,
         max_command_bytes: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
-        self._engine = engine
-        self._requests = requests
-        self._running = running
-        self._courier = courier
-        self._workers = workers
+        self._engine = serving.engine
+        self._requests = serving.requests
+        self._running = serving.running
+        self._courier = serving.courier
+        self._workers = serving.workers
         self._block_size = block_size
         self._max_command_bytes = max_command_bytes
         self._clock = clock
