@@ -18,7 +18,7 @@ from forkdecode.scheduler.extending import extend_groups
 from forkdecode.scheduler.group import SequenceGroup
 from forkdecode.scheduler.plan import PlanBuilder
 from forkdecode.scheduler.stats import Counters
-from forkdecode.step import I32, Draw, SelectionRequest, SelectionResult
+from forkdecode.step import Draw, SelectionRequest
 
 
 def fill_ahead(
@@ -61,29 +61,4 @@ def _draws_on(group: SequenceGroup, selection: SelectionRequest) -> bool:
         and group.rows.generated > 0
         and not group.request.processors.reads_history
         and not group.pending
-    )
-
-
-def narrowed(result: SelectionResult, rows: I32) -> SelectionResult:
-    """Of the draws for a group's rows, those for `rows` of them, which are all that it has left, in order."""
-    if result.error is not None:
-        return result
-    kept = np.isin(result.rows, rows)
-    top = result.top
-    return replace(
-        result,
-        rows=np.searchsorted(rows, result.rows[kept]).astype(np.int32),
-        tokens=result.tokens[kept],
-        logprobs=result.logprobs[kept],
-        selection_logprobs=result.selection_logprobs[kept],
-        scores=result.scores[kept],
-        top=None
-        if top is None
-        else replace(
-            top,
-            raw_ids=top.raw_ids[rows],
-            raw=top.raw[rows],
-            processed_ids=top.processed_ids[rows],
-            processed=top.processed[rows],
-        ),
     )

@@ -11,6 +11,7 @@ from forkdecode.kv.block_table import BlockTable
 from forkdecode.kv.step_reads import StepReads
 from forkdecode.kv.table_batch import Extensions
 from forkdecode.scheduler.group import SequenceGroup, Span
+from forkdecode.scheduler.narrowed import narrowed
 from forkdecode.scheduler.stats import StepBlocks
 from forkdecode.step import (
     I32,
@@ -19,6 +20,7 @@ from forkdecode.step import (
     DecodeRows,
     QuerySegment,
     SelectionRequest,
+    SelectionResult,
     StepPlan,
 )
 
@@ -87,6 +89,15 @@ class PlanBuilder:
     def selections(self) -> Sequence[SelectionRequest]:
         """One for each of `groups`."""
         return self._selections
+
+    def answers(self, results: Sequence[SelectionResult]) -> Sequence[SelectionResult]:
+        """The results of the step's selections, for the rows that are left of its groups."""
+        if not self.left:
+            return results
+        return [
+            narrowed(result, self.left[group.number]) if group.number in self.left else result
+            for group, result in zip(self.groups, results, strict=True)
+        ]
 
     def decode(self, group: SequenceGroup, table: BlockTable, slots: I64, copies: BlockMoves) -> None:
         """All rows of `group` compute their last token, into `slots` [R, 1]."""

@@ -17,7 +17,6 @@ from forkdecode.kv.step_reads import KvLayers
 from forkdecode.kv.swap import HostPool
 from forkdecode.results import EngineStats
 from forkdecode.scheduler.admission import Admission
-from forkdecode.scheduler.ahead import narrowed
 from forkdecode.scheduler.batching import Batcher
 from forkdecode.scheduler.commit import commit_selection, started
 from forkdecode.scheduler.commit_together import all_going_on, beam_events, commit_going_on
@@ -184,7 +183,8 @@ class Scheduler:
 
     def commit(self, output: StepOutput) -> list[GroupEvent]:
         """Carries out what the step's results mean; what happened, in order."""
-        return [*self.carry_out(output), *self.tell()]
+        events = self.carry_out(output)
+        return events + self.tell() if self._untold else events
 
     def tell(self) -> list[GroupEvent]:
         """What streamed beams have still to say of the step that was carried out last, once. It takes long,
@@ -195,17 +195,13 @@ class Scheduler:
     def carry_out(self, output: StepOutput) -> list[GroupEvent]:
         """commit(), but for what tell() says."""
         builder, now = self._end_step(output), self._clock()
-        events = [*self.tell(), *self.drain_failures()]
-        touched = [g for g in builder.touched if self._groups.get(g.request_id) is g]
-        events += [started(g) for g in touched if g.request.stream and not g.announced]
-        self._counters.count_blocks(
-            b for b in builder.blocks if self._groups.get(b.group.request_id) is b.group
-        )
+        events = self.tell() if self._untold else []
+        events += self.drain_failures()
+        there = [b for b in builder.blocks if self._groups.get(b.group.request.request_id) is b.group]
+        events += [started(b.group) for b in there if b.group.request.stream and not b.group.announced]
+        self._counters.count_blocks(there)
         moving = Moving()
-        results = [
-            narrowed(result, builder.left[group.number]) if group.number in builder.left else result
-            for group, result in zip(builder.groups, output.results, strict=True)
-        ]
+        results = builder.answers(output.results)
         together = all_going_on(builder.groups, results)
         for group, result, going in zip(builder.groups, results, together, strict=True):
             if group.table is None:  # it has ended since, or an earlier one of its selections has failed
@@ -225,10 +221,12 @@ class Scheduler:
                 events.append(self._ends.fail(group, error))
             except Exception as error:
                 events.append(self._ends.fail_by("internal error", error, group))
-        wrong = moving.finish()
-        self._planner.moved(moving.parents)
-        self._untold = [one for one in self._untold if not any(one[0] is group for group, _ in wrong)]
-        return events + [self._ends.fail_by("internal error", error, group) for group, error in wrong]
+        if self._planner.has_planned:
+            self._planner.moved(moving.parents)
+        for group, wrong in moving.finish():
+            self._untold = [one for one in self._untold if one[0] is not group]
+            events.append(self._ends.fail_by("internal error", wrong, group))
+        return events
 
     def abort(self, cause: Exception) -> list[GroupEvent]:
         """The step failed as a whole: its groups end with GroupFailedError, all others go on. So do

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forkdecode.engine.core import Engine
-from forkdecode.scheduler.ahead import narrowed
 from forkdecode.scheduler.events import GroupFailed, GroupFinished, TokensAppended
+from forkdecode.scheduler.narrowed import narrowed
 from forkdecode.scheduler.request import DecodeRequest
 from forkdecode.step import SelectionResult, TopLogprobs
 from forkdecode.types import Beam, BestOf, Greedy, Sample, Strategy
