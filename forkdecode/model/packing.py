@@ -3,7 +3,8 @@ MKL does at some row counts: a row's product has the same bits whatever rows are
 
 With forkdecode_kernels.products that holds from one row on. oneDNN takes what that doesn't: float16,
 bfloat16 on CPUs that have instructions for it, and systems without a team of OpenMP threads to share
-with torch; there it holds from 16 rows on.
+with torch; there it holds from 16 rows on, but not for bfloat16 by such instructions, whose sums oneDNN
+orders by the number of rows.
 """
 
 from __future__ import annotations
