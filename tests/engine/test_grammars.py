@@ -39,8 +39,8 @@ def engine(folder: str) -> Iterator[EngineProcess]:
 
 @pytest.fixture(scope="module")
 def llm(folder: str) -> Iterator[LLM]:
-    # Bits of scores depend on the block size.
-    with LLM(folder, num_blocks=512, block_size=CONFIG.block_size, threads=1) as llm:
+    # Bits of scores depend on the block size, and on a dtype that "auto" would choose by the CPU.
+    with LLM(folder, dtype="float32", num_blocks=512, block_size=CONFIG.block_size, threads=1) as llm:
         yield llm
 
 
