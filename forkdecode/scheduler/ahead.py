@@ -8,47 +8,57 @@ it writes to blocks that are its own until its group lets go of them, and who ge
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 
+from forkdecode.kv.block_table import BlockTable
 from forkdecode.kv.table_batch import room_for_all
 from forkdecode.scheduler.extending import extend_groups
 from forkdecode.scheduler.group import SequenceGroup
 from forkdecode.scheduler.plan import PlanBuilder
 from forkdecode.scheduler.stats import Counters
-from forkdecode.step import Draw, SelectionRequest
+from forkdecode.step import I32, Draw, SelectionRequest
+
+Drawing: TypeAlias = tuple[SequenceGroup, SelectionRequest]
+"""A group, and what it draws in the step that runs."""
+
+
+def known_ahead(running: PlanBuilder, groups: Sequence[SequenceGroup]) -> list[Drawing]:
+    """Of the step after `running`, which has not been committed: whose rows compute in it. None of them where
+    the step is not known. groups: all that have a table."""
+    if running.segment_tokens or len(running.groups) != len(running.touched):
+        return []
+    there = {group.number for group in groups}
+    if there - {group.number for group in running.groups}:
+        return []
+    drawing = [(g, s) for g, s in zip(running.groups, running.selections, strict=True) if g.number in there]
+    if not all(_draws_on(g, s) for g, s in drawing):
+        return []
+    going = [(g, s) for g, s in drawing if g.rows.generated + 1 < g.request.options.max_tokens]
+    return going if going and room_for_all(_tables(going)) else []
 
 
 def fill_ahead(
-    builder: PlanBuilder, running: PlanBuilder, groups: Sequence[SequenceGroup], counters: Counters
-) -> bool:
-    """Plans the step after `running`, which has not been committed, if it is known. groups: all that have a
-    table. False, with nothing done, if it is not."""
-    if running.segment_tokens or len(running.groups) != len(running.touched):
-        return False
-    there = {group.number for group in groups}
-    if there - {group.number for group in running.groups}:
-        return False
-    pairs = [(g, s) for g, s in zip(running.groups, running.selections, strict=True) if g.number in there]
-    if not all(_draws_on(g, s) for g, s in pairs):
-        return False
-    pairs = [(g, s) for g, s in pairs if g.rows.generated + 1 < g.request.options.max_tokens]
-    tables = [g.table for g, _ in pairs if g.table is not None]
-    if not pairs or not room_for_all(tables):
-        return False
+    builder: PlanBuilder, going: Sequence[Drawing], left: Mapping[int, I32], counters: Counters
+) -> None:
+    """Plans the step that known_ahead knows. left: see PlanBuilder, of the step that runs."""
     row, selections, sources = 0, [], []
-    for group, selection in pairs:
+    for group, selection in going:
         rows = replace(group.rows, generated=group.rows.generated + 1, position=group.rows.position + 1)
         selections.append(group.selection_request(row, rows))
-        left = running.left.get(group.number, np.arange(rows.num_rows, dtype=np.int32))
-        sources.append(selection.logits_start + left.astype(np.int64))
+        drawn = left.get(group.number, np.arange(rows.num_rows, dtype=np.int32))
+        sources.append(selection.logits_start + drawn.astype(np.int64))
         row += rows.num_rows
-    going = [group for group, _ in pairs]
-    extended = extend_groups(going, tables, builder.step, counters)
-    builder.decode_ahead(going, tables, extended, selections, sources)
-    return True
+    groups, tables = [group for group, _ in going], _tables(going)
+    extended = extend_groups(groups, tables, builder.step, counters)
+    builder.decode_ahead(groups, tables, extended, selections, sources)
+
+
+def _tables(going: Sequence[Drawing]) -> list[BlockTable]:
+    return [group.table for group, _ in going if group.table is not None]
 
 
 def _draws_on(group: SequenceGroup, selection: SelectionRequest) -> bool:

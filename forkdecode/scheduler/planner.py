@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from forkdecode.kv.block_pool import BlockPool
 from forkdecode.kv.step_reads import KvLayers, StepReads
-from forkdecode.scheduler.ahead import fill_ahead
+from forkdecode.scheduler.ahead import fill_ahead, known_ahead
 from forkdecode.scheduler.batching import Batcher
 from forkdecode.scheduler.plan import Moves, PlanBuilder
 from forkdecode.scheduler.stats import Counters, step_blocks
@@ -34,7 +34,7 @@ class Planner:
     def plan(self) -> tuple[StepPlan | None, PlanBuilder]:
         """The next step, None when nothing can run, and what was thought of it."""
         self.step += 1
-        builder = self._builder(self.step, self.moves)
+        builder = self._builder(self.moves)
         self._batcher.fill(builder)
         plan = builder.build()
         if plan is not None:
@@ -48,17 +48,19 @@ class Planner:
         [running] = self._planned
         if self.moves or not self._batcher.stands_still(self.step):
             return None
-        builder = self._builder(self.step + 1, Moves())
-        if not fill_ahead(builder, running, self._batcher.running, self._counters):
+        going = known_ahead(running, self._batcher.running)
+        if not going:
             return None
         self.step += 1
+        builder = self._builder(Moves())
+        fill_ahead(builder, going, running.left, self._counters)
         self._keep(builder)
         return builder.build()
 
-    def _builder(self, step: int, moves: Moves) -> PlanBuilder:
+    def _builder(self, moves: Moves) -> PlanBuilder:
         self._pool.begin_step()
         reads = StepReads(self._layers, self._pool.block_size)
-        return PlanBuilder(step, self._pool.block_size, moves, reads)
+        return PlanBuilder(self.step, self._pool.block_size, moves, reads)
 
     def _keep(self, builder: PlanBuilder) -> None:
         builder.blocks = step_blocks(builder.touched, self._pool.block_size)
