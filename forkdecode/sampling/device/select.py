@@ -10,17 +10,14 @@ import torch
 
 from forkdecode.choices import F64
 from forkdecode.sampling.allowed import settled
-from forkdecode.sampling.continuations import check_scores
 from forkdecode.sampling.device.best import BEAMS, ROWS
 from forkdecode.sampling.device.draws import DRAWS, GATHERS
 from forkdecode.sampling.device.kinds import Asked, Kind, Tops
 from forkdecode.sampling.device.perturbed import PERTURBED
 from forkdecode.sampling.device.tops import Likeliest, likeliest
 from forkdecode.sampling.device.values import Batch, changed_values
-from forkdecode.sampling.gather import check_gather
 from forkdecode.sampling.group_logits import failed, is_active, where
-from forkdecode.sampling.perturbed import check_gumbel
-from forkdecode.sampling.sampler import check_draw
+from forkdecode.sampling.kinds import KINDS
 from forkdecode.step import (
     Choice,
     Draw,
@@ -35,12 +32,12 @@ from forkdecode.step import (
 from forkdecode_kernels.calls import Call, Keeping, Source, Steps, begun, in_parts, taken
 from forkdecode_kernels.draw import Distribution, is_sorted
 
-_KINDS: dict[type[Choice], tuple[Kind[Any], Any]] = {
-    Draw: (DRAWS, check_draw),
-    TopK: (BEAMS, check_scores),
-    RowTopK: (ROWS, check_scores),
-    GumbelTopK: (PERTURBED, check_gumbel),
-    Gather: (GATHERS, check_gather),
+_KINDS: dict[type[Choice], Kind[Any]] = {
+    Draw: DRAWS,
+    TopK: BEAMS,
+    RowTopK: ROWS,
+    GumbelTopK: PERTURBED,
+    Gather: GATHERS,
 }
 
 
@@ -67,7 +64,7 @@ def begin_on_device(logits: torch.Tensor, requests: Sequence[SelectionRequest]) 
     for i, request in enumerate(requests):
         try:
             found = settled(request)
-            _KINDS[type(found.choice)][1](logits, found, found.choice)
+            KINDS[type(found.choice)].check(logits, found, found.choice)
             ready.append((i, found))
         except Exception as error:
             done[i] = failed(request, error)
@@ -140,7 +137,7 @@ def _chosen(
 ) -> Steps[list[SelectionResult]]:
     """Groups of one kind: their values, where they are changed; the call itself; their likeliest tokens
     before and after."""
-    kind, changed = _KINDS[way[0]][0], way[1]
+    kind, changed = _KINDS[way[0]], way[1]
     batch = Batch.of(requests)
     every = np.arange(len(batch.places))
     asked: Asked[Any] = Asked(
