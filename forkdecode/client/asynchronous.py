@@ -9,9 +9,10 @@ from typing import Any, Literal, Unpack, overload
 from forkdecode.calls.arguments import is_batch
 from forkdecode.calls.handle import AsyncHandle
 from forkdecode.calls.many import in_order_async, list_calls
+from forkdecode.calls.timeout import check_timeout
 from forkdecode.calls.tree import AsyncTree
 from forkdecode.client.address import DEFAULT_ADDRESS
-from forkdecode.client.settings import ClientKeywords, RemoteManyKeywords, Settings, Tls, check_timeout
+from forkdecode.client.settings import ClientKeywords, RemoteManyKeywords, Settings, Tls
 from forkdecode.client.siblings import Siblings
 from forkdecode.client.transport import Transport
 from forkdecode.client.tree_links import AsyncRemoteLink

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import os
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from forkdecode.errors import EngineClosedError, UnavailableError
+from forkdecode.calls.one_process import OneProcess
+from forkdecode.errors import EngineClosedError
 
 T = TypeVar("T")
 
@@ -18,7 +18,9 @@ class LoopThread:
     """Its methods may be called from any thread of the process that made it."""
 
     def __init__(self) -> None:
-        self._pid = os.getpid()
+        self._home = OneProcess(
+            "this client was opened before the process was forked: open clients in spawned processes"
+        )
         self._loop = asyncio.new_event_loop()
         self._ending = False
         # Not a plain one: within post(), garbage may be collected whose end posts.
@@ -56,10 +58,7 @@ class LoopThread:
         Raises UnavailableError in a forked child, where the thread does not exist, EngineClosedError
         once the loop is ending.
         """
-        if os.getpid() != self._pid:
-            raise UnavailableError(
-                "this client was opened before the process was forked: open clients in spawned processes"
-            )
+        self._home.check()
         with self._posting:
             if self._ending:
                 raise EngineClosedError("the client has been closed")
@@ -80,7 +79,7 @@ class LoopThread:
     def stop(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Runs `last` there, then ends the loop and waits for that. Idempotent; no effect in a forked
         child."""
-        if os.getpid() != self._pid:
+        if self._home.left:
             return
         with self._posting:
             first, self._ending = not self._ending, True

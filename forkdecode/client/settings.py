@@ -11,7 +11,8 @@ from typing import TypeAlias, TypedDict
 import grpc
 
 from forkdecode.calls.many import ManyKeywords
-from forkdecode.checks import check_float, check_int, check_unicode, keep, shown
+from forkdecode.calls.timeout import check_timeout
+from forkdecode.checks import check_int, check_unicode, keep, shown
 from forkdecode.client.address import DEFAULT_ADDRESS, check_address
 from forkdecode.client.forks import GRPC
 from forkdecode.client.pem import check_certificates, check_pair
@@ -20,8 +21,6 @@ from forkdecode.errors import invalid
 Pem: TypeAlias = str | os.PathLike[str] | bytes
 """A file's path, or what such a file holds."""
 MAX_RETRIES = 1000
-_FOREVER = 1e9
-"""Seconds: 31 years. gRPC counts deadlines in nanoseconds since 1970, and those of centuries overflow."""
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -132,11 +131,3 @@ class Settings:
         if self.tls is None:
             return grpc.aio.insecure_channel(self.address, options=_OPTIONS)
         return grpc.aio.secure_channel(self.address, self.tls.credentials(), options=_OPTIONS)
-
-
-def check_timeout(name: str, value: object) -> float | None:
-    """Seconds above 0, or None for as long as it takes."""
-    if value is None:
-        return None
-    seconds = check_float(name, value, 0.0, open_low=True)
-    return None if seconds > _FOREVER else seconds

@@ -10,10 +10,11 @@ from typing import Any, Literal, Unpack, overload
 from forkdecode.calls.arguments import is_batch
 from forkdecode.calls.handle import EventStream, Handle
 from forkdecode.calls.many import in_order
+from forkdecode.calls.timeout import check_timeout
 from forkdecode.calls.tree import Tree
 from forkdecode.client.address import DEFAULT_ADDRESS
 from forkdecode.client.sending import Link, Sending
-from forkdecode.client.settings import RemoteManyKeywords, Settings, Tls, check_timeout
+from forkdecode.client.settings import RemoteManyKeywords, Settings, Tls
 from forkdecode.client.siblings import Siblings
 from forkdecode.client.tree_links import RemoteLink
 from forkdecode.client.writer import Letter, Writer, detokenize_request, open_tree, read_events, resume_tree

@@ -10,12 +10,13 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from types import TracebackType
 from typing import TypeVar, Unpack, overload
 
+from forkdecode.calls.timeout import check_timeout
 from forkdecode.calls.tree import verbs
 from forkdecode.calls.tree.drawing import draw, write_page
 from forkdecode.calls.tree.link import AsyncTreeLink
 from forkdecode.calls.tree.node import Node
 from forkdecode.calls.tree.parts import Importing, exports
-from forkdecode.calls.tree.patience import Wait, check_timeout
+from forkdecode.calls.tree.patience import Wait
 from forkdecode.calls.tree.reader import Reader
 from forkdecode.calls.tree.saved import read_saved, while_open, write_saved
 from forkdecode.calls.tree.verbs import Nodes, Verb
@@ -96,7 +97,7 @@ class AsyncTree:
 
     @timeout.setter
     def timeout(self, seconds: float | None) -> None:
-        self._timeout = check_timeout(seconds)
+        self._timeout = check_timeout("timeout", seconds)
 
     @property
     def root(self) -> Node:

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import time
 
-from forkdecode.checks import check_float
 from forkdecode.errors import DeadlineError, ForkdecodeError
-
-
-def check_timeout(value: object) -> float | None:
-    """Seconds above 0, or None for as long as it takes. Raises InvalidRequestError."""
-    return None if value is None else check_float("timeout", value, 0.0, open_low=True)
 
 
 class Wait:
