@@ -48,10 +48,15 @@ def keep(record: object, name: str, check: Callable[..., object], *bounds: Any, 
     object.__setattr__(record, name, check(name, getattr(record, name), *bounds, **more))
 
 
+def is_integer(value: object) -> TypeGuard[Integral]:
+    """Whether it is an integer of any kind, numpy's among them; True and False are none."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
 def check_int(name: str, value: object, low: int, high: int = MAX_INT) -> int:
     """Raises InvalidRequestError unless `value` is an integer in low..high."""
     allowed = f"integers from {low} to {high}"
-    if isinstance(value, bool) or not isinstance(value, Integral):
+    if not is_integer(value):
         raise invalid(name, f"{shown(value)} is not an integer", allowed)
     number = int(value)
     if not low <= number <= high:

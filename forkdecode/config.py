@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Literal, TypeAlias, TypedDict, get_args
 
-from forkdecode.checks import check_bool, check_float, check_int, keep, shown
+from forkdecode.checks import check_bool, check_float, check_int, is_integer, keep, shown
 from forkdecode.errors import invalid
 
 DType: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
@@ -24,7 +23,7 @@ _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4,
 
 def parse_bytes(field: str, size: str | int) -> int:
     """'2GiB', '500MB', '1g' or a number of bytes -> bytes. Raises InvalidRequestError."""
-    if isinstance(size, Integral) and not isinstance(size, bool):
+    if is_integer(size):
         return check_int(field, size, 0, MAX_BYTES)
     text = size if isinstance(size, str) else ""
     match = re.fullmatch(r"\s*(\d{1,20}(?:\.\d{1,20})?)\s*([kmgt]i?)?b?\s*", text, re.IGNORECASE)

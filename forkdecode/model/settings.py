@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from numbers import Integral
 from typing import Any
 
 from transformers import PreTrainedModel
 
-from forkdecode.checks import shown
+from forkdecode.checks import is_integer, shown
 from forkdecode.errors import ModelLoadError
 from forkdecode.model.support import refuse
 
@@ -20,7 +19,7 @@ def positions(name: str, config: Any) -> int:
     found = getattr(config, "max_position_embeddings", None)
     if found is None:
         return UNBOUNDED
-    if not _is_integer(found) or found < 1:
+    if not is_integer(found) or found < 1:
         raise _wrong(name, "max_position_embeddings", found, "an integer of at least 1, or none for no limit")
     return int(found)
 
@@ -33,17 +32,13 @@ def eos_ids(name: str, model: PreTrainedModel, vocab_size: int) -> tuple[int, ..
         if found is None:
             continue
         ids = found if isinstance(found, (list, tuple)) else [found]
-        if not all(map(_is_integer, ids)):
+        if not all(map(is_integer, ids)):
             where = (
                 "generation_config's eos_token_id" if source is model.generation_config else "eos_token_id"
             )
             raise _wrong(name, where, found, "a token id, or a list of them")
         return tuple(sorted({int(i) for i in ids if 0 <= i < vocab_size}))
     return ()
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _wrong(name: str, field: str, found: object, allowed: str) -> ModelLoadError:

@@ -14,6 +14,7 @@ from typing import Any
 
 from forkdecode.checks import MAX_INT, check_int, check_unicode, keep, shown
 from forkdecode.errors import AuthenticationError, InvalidRequestError, invalid
+from forkdecode.text_file import UTF8
 
 Metadata = Iterable[tuple[str, str | bytes]]
 
@@ -117,7 +118,7 @@ def read_tokens(path: Path) -> TokenBook:
     """
     is_json = path.suffix.lower() == ".json"
     try:
-        text = path.read_text("utf-8-sig")  # a byte order mark may come first
+        text = path.read_text(UTF8)
         content = json.loads(text, object_pairs_hook=_table) if is_json else tomllib.loads(text)
     except InvalidRequestError as error:
         raise invalid("tokens", f"{path}: {error}", "each key of a table once") from None
