@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from huggingface_hub import close_session, constants
+from huggingface_hub import constants
 
 from forkdecode.cli.tokenizer import open_tokenizer
 from forkdecode.errors import InvalidRequestError, ModelLoadError
@@ -17,27 +17,31 @@ from forkdecode.model.loader import load
 SAID = "model 'tiny' can't be opened: there is no folder of that name here, and the hub can't be reached"
 
 
-def test_a_hub_that_can_t_be_reached_is_asked_once_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-    close_session()  # which others may have left behind, made for another environment
+def test_a_hub_that_can_t_be_reached_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as hub:
 
         def hang_up() -> None:
             with contextlib.suppress(OSError):  # closed below
                 while True:
                     connection, _ = hub.accept()
-                    calls.append(connection.close())
+                    with connection:
+                        calls.append(connection.recv(4096))
 
         thread = threading.Thread(target=hang_up)
         thread.start()
-        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{hub.getsockname()[1]}")
+        here = f"http://127.0.0.1:{hub.getsockname()[1]}"
+        template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, here)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "ENDPOINT", here)
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         with pytest.raises(ModelLoadError, match=SAID) as caught:
             load("tiny")
         hub.shutdown(socket.SHUT_RDWR)
     thread.join(60)
     assert caught.value.field == "model"
-    assert len(calls) <= 1, caught.value  # none where the client gave up before the hub was awake
+    # Once in a process huggingface_hub asks for something of its own, too.
+    assert len([call for call in calls if b" /tiny/" in call]) == 1
 
 
 def test_a_tokenizer_of_the_hub_is_told_of_alike() -> None:
