@@ -16,6 +16,6 @@ def test_seconds_none_and_centuries() -> None:
 
 @pytest.mark.parametrize("value", [0, -1.0, "3", float("nan"), True])
 def test_what_is_no_time_is_refused_by_name(value: object) -> None:
-    with pytest.raises(InvalidRequestError, match="^tree_timeout: ") as refused:
+    with pytest.raises(InvalidRequestError, match=r"^tree_timeout: ") as refused:
         check_timeout("tree_timeout", value)
     assert refused.value.field == "tree_timeout"
